@@ -18,7 +18,7 @@ SOAK_HOURS ?= 4
 FRAMES  ?= 10000000
 LOCK_CLIENT := $(VENV)/bin/uv pip compile --quiet pyproject.toml --universal --python-version 3.11 \
            --generate-hashes --no-strip-extras --no-emit-index-url --custom-compile-command "make lock"
-LOCK    := $(LOCK_CLIENT) --extra build --extra server
+LOCK    := $(LOCK_CLIENT) --extra build --extra server --extra archive
 
 # What hangs ends, and fails: a test names itself first (faulthandler_timeout), a runner ends here.
 LIMIT   := timeout --foreground --verbose --kill-after=30s
@@ -29,7 +29,8 @@ LONG    := $(PYTHON) -m pytest -m "long and not exhaustive" -o faulthandler_time
 
 # The tests of the packages whose branches are counted. Counting makes others slow: the simulators up
 # to three times. These have processes of their own, since thousands of tests before them slow them down, too.
-PURE_TESTS := tests/composite tests/coordinator/journal/test_superblock.py tests/coordinator/mux tests/coordinator/vsr tests/services \
+PURE_TESTS := tests/composite tests/coordinator/journal/test_superblock.py tests/coordinator/journal/test_ring_journal.py \
+           tests/coordinator/journal/test_slot_bytes.py tests/coordinator/mux tests/coordinator/vsr tests/services \
            tests/viewstamp/format tests/viewstamp/machine tests/viewstamp/snapshots
 TRANSPORT_TESTS := tests/coordinator/base tests/coordinator/stages tests/coordinator/peers tests/coordinator/gateway \
 	tests/services/runtime tests/viewstamp/client tests/viewstamp/wire tests/processes

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Final
 
 from google.protobuf import descriptor_pool
@@ -26,7 +27,7 @@ from benchmarks.limit_cases import Case, all_cases
 from benchmarks.limit_drivers import METER, Cost
 from benchmarks.limit_placements import placement_cases
 from tools import generate
-from viewstamp import limits, routing
+from viewstamp import limits, past_limits, routing
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 DOCUMENT: Final = ROOT / "docs" / "limits.md"
@@ -61,6 +62,11 @@ IN_WORDS: Final = {
     "GetStatus": f"{_READ_OF_A_REPLICA}; digests walk the state in slices",
     "ListAlarms": f"{_READ_OF_A_REPLICA}; one alarm for each kind and subject",
     "StepDown": f"{_READ_OF_A_REPLICA}; one view change",
+    **dict.fromkeys(
+        ("AddReplica", "PromoteReplica", "RemoveReplica"),
+        f"{_READ_OF_A_REPLICA}; one entry that ends the epoch, one at a time",
+    ),
+    "BeginEpoch": _ONE_ENTITY,
     "DownloadSnapshot": f"{_READ_OF_A_REPLICA}; so many at a time, chunk by chunk",
     "VerifySnapshot": f"{_READ_OF_A_REPLICA}; so many at a time, file by file",
     **dict.fromkeys(
@@ -69,7 +75,7 @@ IN_WORDS: Final = {
     ),
     "LookupGeneration": f"{_READ_OF_A_REPLICA}; one generation",
     **dict.fromkeys(("Describe", "Apply", "Normalize", "ReadSection"), _BETWEEN_PROCESSES),
-    **dict.fromkeys(("Exchange", "ReadManifest", "ReadLayer"), _BETWEEN_PROCESSES),
+    **dict.fromkeys(("Exchange", "Introduce", "ReadManifest", "ReadLayer"), _BETWEEN_PROCESSES),
     "BlameEntity": f"{_READ_OF_A_REPLICA}; a walk at a time: BLAME_WALK_MS and BLAME_PAGE_MAX",
     "Watch": f"{_READ_OF_A_REPLICA}; so many at a time, page by page: CHANGES_PAGE_MAX",
     "ListPartitions": "the runs of one topic: PARTITION_RUNS_PER_TOPIC_MAX",
@@ -124,7 +130,7 @@ _SUFFIX_UNITS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """One constant of `viewstamp.limits`."""
+    """One constant of a module of limits."""
 
     name: str
     value: str
@@ -148,11 +154,16 @@ def methods() -> list[MethodDescriptor]:
 
 
 def all_limits() -> list[Limit]:
-    """Return every limit in the order of the module, with the comment above it."""
-    source = Path(limits.__file__).read_text()
+    """Return every limit in the order of the modules, with the comment above it."""
+    return [*limits_of(limits), *limits_of(past_limits)]
+
+
+def limits_of(module: ModuleType) -> list[Limit]:
+    """Return the limits of a module in its order."""
+    source = Path(str(module.__file__)).read_text()
     lines = source.splitlines()
     return [
-        Limit(name, *_shown(name, getattr(limits, name)), _comment(lines, node.lineno - 1))
+        Limit(name, *_shown(name, getattr(module, name)), _comment(lines, node.lineno - 1))
         for node in ast.parse(source).body
         if isinstance(node, ast.AnnAssign) and (name := ast.unparse(node.target)).isupper()
     ]

@@ -117,7 +117,7 @@ class Noted:
         self._kept = KeptNotes()
         self._recorder = Recorder([self._kept])
         self._gateway = GatewayWatch(Routes(), self._recorder, Sampler(0.0), None)
-        self._watch = ReplicaWatch(self._recorder, None, Sampler(1.0), is_alone=True)
+        self._watch = ReplicaWatch(self._recorder, None, Sampler(1.0), is_alone=lambda: True)
         telemetry = Telemetry("streams", TelemetrySettings())
         telemetry.recorder = self._recorder
         self._service = ApplyWatch("streams", telemetry)

@@ -28,6 +28,7 @@ may wait.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -85,6 +86,11 @@ class StorageFile(Protocol):
 
     def sync(self) -> None:
         """Return once every byte written before is durable, and the size with it."""
+        ...
+
+    def drop_cached(self, offset: int, size: int) -> None:
+        """Forget what memory holds of these bytes and the disk has, too: the next read asks the
+        disk for them."""
         ...
 
     def close(self) -> None:
@@ -271,6 +277,12 @@ class DescriptorFile:
     def sync(self) -> None:
         """fdatasync: data, and the metadata that reading it back needs."""
         os.fdatasync(self._open_descriptor())
+
+    def drop_cached(self, offset: int, size: int) -> None:
+        """posix_fadvise: clean pages leave the page cache; those not yet written stay."""
+        # Advice: a system that does not take it says nothing of the disk.
+        with contextlib.suppress(OSError):
+            os.posix_fadvise(self._open_descriptor(), offset, size, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
         """Give the descriptor back."""

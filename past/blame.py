@@ -26,11 +26,9 @@ from viewstamp.api.users.v1 import users_pb2
 from viewstamp.api.watch.v1.watch_service_pb2 import CHANGE_KIND_DELETED, Change
 from viewstamp.format.prepare import SealedPrepare
 from viewstamp.limits import (
-    BLAME_ENTITY_BYTES_MAX,
-    BLAME_IDS_MAX,
-    BLAME_PAGE_BYTES_MAX,
     SYSTEM_USER_ID,
 )
+from viewstamp.past_limits import BLAME_ENTITY_BYTES_MAX, BLAME_IDS_MAX, BLAME_PAGE_BYTES_MAX
 
 # Full name of a message that belongs to an entity -> the entity's id, from the row.
 _OWNERS: Final[Mapping[str, Callable[[Any], int]]] = MappingProxyType(

@@ -106,6 +106,10 @@ class PastState:
         """Return all generations of the catalog, newest first."""
         return self._mux.catalog.list_after(0, self.last_generation())
 
+    def has_members(self) -> bool:
+        """Return whether the log has named other members than those of the founding."""
+        return self._mux.catalog.members is not None
+
     def last_generation(self) -> int:
         """Return the number of the newest generation ever begun or asked for."""
         return self._mux.catalog.last_generation

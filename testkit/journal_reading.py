@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from coordinator.journal import Journal
+from coordinator.journal.interface import ReplicaJournal
 from viewstamp.format.prepare import NO_PARENT, SealedPrepare
 
 
-def entries(journal: Journal, from_op: int, to_op: int | None = None) -> Iterator[SealedPrepare]:
+def entries(
+    journal: ReplicaJournal, from_op: int, to_op: int | None = None
+) -> Iterator[SealedPrepare]:
     """Yield the prepares from `from_op` on, up to `to_op` or the first op that is not held.
 
     Raises CorruptRecord, and AssertionError where a prepare is not the child of the one before.

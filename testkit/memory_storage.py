@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -20,6 +21,7 @@ from viewstamp.format.record import SECTOR_BYTES
 
 TEAR_BYTES = 512
 CAPACITY_BYTES = 1 << 40
+DROPS_KEPT_MAX = 4096
 
 
 class Loss(Enum):
@@ -88,6 +90,8 @@ class MemoryStorage:
         self.syncs = 0
         self.log: list[str] = []
         """Every I/O step by name, for assertions about order."""
+        self.drops: deque[tuple[str, int, int]] = deque(maxlen=DROPS_KEPT_MAX)
+        """The last extents that were to leave the cache: path, offset, size."""
         self._visible: dict[str, Inode] = {}
         self._durable: dict[str, Inode] = {}
         self._changes: list[EntryChange] = []
@@ -380,6 +384,10 @@ class MemoryFile:
     def sync(self) -> None:
         """Make every write durable."""
         self._storage.sync_inode(self._path, self._usable())
+
+    def drop_cached(self, offset: int, size: int) -> None:
+        """Forget nothing: what readers see has no copy in front of it."""
+        self._storage.drops.append((self._path, offset, size))
 
     def close(self) -> None:
         """Give it back."""

@@ -69,6 +69,7 @@ UNROUTED = {
     "viewstamp.api.domain.v1.DomainService.Normalize": "comes before the log",
     "viewstamp.api.domain.v1.DomainService.ReadSection": "a frozen section, read beside the log",
     "viewstamp.api.replication.v1.ReplicationService.Exchange": "replica to replica",
+    "viewstamp.api.replication.v1.ReplicationService.Introduce": "replica to replica",
     "viewstamp.api.replication.v1.SnapshotFilesService.ReadLayer": "replica to replica",
     "viewstamp.api.replication.v1.SnapshotFilesService.ReadManifest": "replica to replica",
     "viewstamp.api.snapshots.v1.SnapshotsService.DownloadSnapshot": "sends files of one replica",

@@ -197,6 +197,8 @@ CLUSTER_KEY_BYTES: Final = 32
 REPLICAS_MAX: Final = 6
 # Replicas without a vote, beside those that vote.
 STANDBYS_MAX: Final = 6
+# The address of a replica for the others: a name has at most 253 bytes, beside its port.
+PEER_ADDRESS_BYTES_MAX: Final = 260
 # From this level on commands are charged for what they cost, and refusals are logged without prose.
 FEATURE_LEVEL_BOUNDED: Final = 2
 # From this level on the cluster can be given a description.
@@ -220,6 +222,8 @@ FEATURE_LEVEL_TIMES: Final = 8
 FEATURE_LEVEL_SIGNS: Final = 8
 # From this level on changes of tokens and offsets may name the revision that they expect.
 FEATURE_LEVEL_GUARDS: Final = 8
+# From this level on replicas are added, promoted and removed while the cluster runs.
+FEATURE_LEVEL_EPOCHS: Final = 9
 # The highest feature level that this build knows, and at which it bootstraps clusters. The header
 # of every log entry has the level in force, and handlers get it (`Call.feature_level`).
 FEATURE_LEVEL_MAX: Final = max(
@@ -234,6 +238,7 @@ FEATURE_LEVEL_MAX: Final = max(
     FEATURE_LEVEL_TIMES,
     FEATURE_LEVEL_SIGNS,
     FEATURE_LEVEL_GUARDS,
+    FEATURE_LEVEL_EPOCHS,
 )
 # Stages (routing.v1.Stage) that came after level 1, and the level from which on a snapshot has a
 # section of each. Nothing may change such a stage at a lower level, so a missing section is empty.
@@ -459,24 +464,6 @@ FEED_RETRY_MS: Final = 100
 WATCH_PROGRESS_MS: Final = 5_000
 # One message of a watch.
 WATCH_MESSAGE_BYTES_MAX: Final = 256 * KIB
-# Reads of the past that wait at one replica, and those of one user there.
-PAST_READS_WAITING_MAX: Final = 256
-PAST_READS_WAITING_PER_USER_MAX: Final = 32
-# How long a read of the past may wait: its state may have to be built from a snapshot and the log.
-PAST_READ_DEADLINE_MS: Final = 60_000
-# Changes in one answer about the history of an entity, roughly, and their bytes; and how long one
-# call goes through the log before it answers with what it has.
-BLAME_PAGE_MAX: Final = 100
-BLAME_PAGE_BYTES_MAX: Final = 1 * MIB
-BLAME_WALK_MS: Final = 5_000
-# Entities that had one name, one after the other, and are followed.
-BLAME_IDS_MAX: Final = 1_000
-# A larger entity is left out of its changes.
-BLAME_ENTITY_BYTES_MAX: Final = 64 * KIB
-# The process of the past is ended if it works at one message for longer: loading a snapshot is one.
-PAST_ANSWER_TIMEOUT_MS: Final = 600_000
-# The process that holds a state of the past ends when it was not asked for so long.
-PAST_IDLE_MS: Final = 60_000
 # One Apply message: up to a prepare and its contexts, or the answers of many packed reads.
 APPLY_MESSAGE_BYTES_MAX: Final = 64 * MIB
 # All answers to reads in one batch. The rest of the message has room for the refusals.

@@ -10,6 +10,7 @@ import asyncio
 from typing import Final, Protocol
 
 from coordinator.base.clock import monotonic_us, wall_clock_us
+from coordinator.base.roster import Roster
 from coordinator.replica.cluster_clock import (
     CLOCK_BOUND_MS,
     CLOCK_STEP_MS,
@@ -111,10 +112,10 @@ class ClusterTime:
         return f"{text}; correct the clocks that are wrong"
 
 
-def real_time(replica: int, voter_count: int, alarms: ClockAlarms) -> ClusterTime:
+def real_time(roster: Roster, alarms: ClockAlarms) -> ClusterTime:
     """Return the time of this process, which knows no other replica's clock yet."""
     own = OwnClock(wall_clock_us, monotonic_us)
-    return ClusterTime(ClusterClock(own, replica, voter_count), alarms)
+    return ClusterTime(ClusterClock(own, roster), alarms)
 
 
 def _lead_of_the_log(view: ClockView, log_time_us: int) -> str:

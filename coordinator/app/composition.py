@@ -15,14 +15,17 @@ from typing import Any, Final
 from coordinator import vsr
 from coordinator.app.cluster_time import real_time
 from coordinator.app.config import Config
-from coordinator.app.core import make_core
+from coordinator.app.core import change_reader, make_core, roster_of
+from coordinator.app.epochs import EpochPorts, Epochs
 from coordinator.app.face import FacePorts, PublicFace
+from coordinator.app.fitness_parts import FitnessParts, make_fitness
 from coordinator.app.gauges import Sources
 from coordinator.app.hand_over import hand_over, hand_over_ports
 from coordinator.app.journal_findings import log_findings
 from coordinator.app.leadership import Leadership, LeadershipPorts
 from coordinator.app.members import MemberPorts, Members
 from coordinator.app.outside import OPERATING_SYSTEM, Outside
+from coordinator.app.scrubbing import RunningScrubber
 from coordinator.app.services import LinkPorts, ServiceLinks, service_tls_of
 from coordinator.app.snapshots import SnapshotAssembly, Surroundings
 from coordinator.app.telemetry import ReplicaTelemetry
@@ -43,16 +46,15 @@ from coordinator.peers.peers import PeersConfig
 from coordinator.replica.bootstrap import Bootstrap
 from coordinator.replica.data_directory import ReplicaFiles
 from coordinator.replica.driver import Driver
-from coordinator.replica.fitness import Fitness, FitnessPorts, Seen
+from coordinator.replica.fitness import Fitness
 from coordinator.replica.peer_answers import Position
 from coordinator.replica.peers import NO_PEERS
 from coordinator.replica.ports import DriverEvents
 from coordinator.replica.proposals import Proposals
-from coordinator.replica.space import SpaceWatch
+from coordinator.replica.ring_room import room_watch
 from coordinator.replica.writer import JournalWriter
 from coordinator.snapshot.agreement import DurableReport
 from coordinator.snapshot.bases import restored_mux, section_bases
-from coordinator.snapshot.triggers import TriggerSettings
 from coordinator.snapshot.work import Durable
 from coordinator.stages import codec
 from coordinator.stages.greeting import CoordinatorIdentity
@@ -85,9 +87,11 @@ class Coordinator:
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
         self.alarms = Alarms(wall_clock_us)
-        self._time = time = real_time(config.replica_id, config.replica_count, self.alarms)
+        self.roster = roster_of(config, files)
+        files.journal.is_alone = self.roster.is_alone
+        self._time = time = real_time(self.roster, self.alarms)
         self.routes = Routes(lambda: self._mux.feature_level)
-        self._telemetry = ReplicaTelemetry(telemetry, self.routes, config.replica_count, begun_ns)
+        self._telemetry = ReplicaTelemetry(telemetry, self.routes, self.roster, begun_ns)
         restored = FROM_THE_BEGINNING if files.base is None else restored_mux(files.base)
         # What the coordinator serves by itself can be asked for before any service is there.
         routes = {method.code: mux_route(method) for method in self.routes.methods()}
@@ -95,12 +99,15 @@ class Coordinator:
         self._writer: JournalWriter[vsr.CoreState] = JournalWriter(
             files.journal, files, outside.make_thread
         )
-        self._space = SpaceWatch(
+        self._space = room_watch(
             files.journal, self._became_full, self._has_room, config.record_bytes_max
         )
+        self._changes = change_reader(config, files, self._mux.catalog.members)
+        self._epochs = self._make_epochs()
         self.members = self._make_members()
+        self._epochs.learn_addresses()
         peers = NO_PEERS if self.members is None else self.members.driver_ports()
-        core = make_core(config, files)
+        core = make_core(config, files, self._changes, self._mux.catalog.members)
         self.driver = Driver(core, self._mux, self._writer, self._events(), peers, time.driver)
         self._bootstrap = Bootstrap(
             files.cluster_id, config.data_directory, self.driver.found, files.storage, time.known
@@ -115,17 +122,20 @@ class Coordinator:
         if files.base is not None:
             files.base.close()  # everything in it was taken over
         self._face = self._make_face(Authenticator(cluster_key, files.cluster_id, time.now_us))
-        # What it tells others is where they reach it, which need not be where it listens.
-        self.client_address = config.advertise or self._face.address
+        self.client_address = config.advertise or self._face.address  # where others reach it
         self._cluster = self._make_cluster()
         self._leadership = self._make_leadership()
         self._fitness = self._make_fitness()
         peer_certificates = None if self.members is None else self.members.peers.certificates
         own = (self._face.certificates, peer_certificates, self._services.certificates)
-        self._certificates = CertificateWatch(
-            own, self.alarms, wall_clock_us, make_thread=outside.make_thread
-        )
+        watch = CertificateWatch(own, self.alarms, wall_clock_us, make_thread=outside.make_thread)
+        self._certificates = watch
         self._telemetry.serve(self._telemetry_sources())
+
+    @property
+    def scrubber(self) -> RunningScrubber | None:
+        """What reads everything durable again; None if it was told not to."""
+        return self._snapshots.scrubber
 
     # --- Life ---
 
@@ -233,6 +243,8 @@ class Coordinator:
             stage=lambda stage: self._stages[stage],
             committed=self._telemetry.committed,
             handed_over=self._telemetry.handed_over,
+            epoch_began=self._epochs.began,
+            entry_room=self._space.entry_room,
         )
 
     def _persisting(self, prepares: Sequence[SealedPrepare]) -> None:
@@ -269,14 +281,14 @@ class Coordinator:
             self.alarms,
             self._mux,
             self._snapshots.orchestrator,
-            dict if self.members is None else self.members.peers.refused_hellos,
+            self.scrubber,
+            None if self.members is None else self.members.peers,
             self._certificates,
             lambda: self._face.feed.followers,
             self._face.past_tally,
             self._config.replica_id,
             lambda: self._time.seen,
             list if self.members is None else self.members.status,
-            dict if self.members is None else self.members.peers.silences_ms,
             self._config.written_directories,
         )
 
@@ -284,7 +296,8 @@ class Coordinator:
         sources = StatusSources(
             address=self.client_address,
             generation=lambda: self._files.superblock.state.generation,
-            unfit=self._unfit,
+            unfit=lambda: self._fitness.reason,
+            peer_address=self._epochs.own_address,
             level_in_force=lambda: self._mux.feature_level,
             level_supported=self._level_supported,
             description=lambda: self._mux.catalog.description,
@@ -297,10 +310,9 @@ class Coordinator:
             dict(self._clients),
             lambda: len(self._mux.sessions),
             self._mux.entities,
-            self._config.replica_id,
+            self.roster,
             self._files.cluster_id,
             tuple if self.members is None else self.members.status,
-            self._config.replica_count,
             sources,
             (
                 self._snapshots.reads,
@@ -324,19 +336,23 @@ class Coordinator:
             watch=self._telemetry.snapshots,
             tell_primary=self._tell_primary,
             tell_others=self._tell_others,
-            retain_ms=self._config.retain_ms,
-            write_view=self._outside.write_view,
             followers=tuple if self.members is None else self.members.reports.followers,
+            config=self._config,
+            outside=self._outside,
+            peers=None if self.members is None else self.members.peer_files,
+            roster=self.roster,
         )
-        limits = self._config.snapshots
-        settings = TriggerSettings(
-            commands=limits.commands,
-            journal_bytes=limits.journal_bytes,
-            interval_ms=limits.interval_ms,
-            keep_last=limits.keep_last,
-            keep_daily=limits.keep_daily,
+        return SnapshotAssembly(around)
+
+    def _make_epochs(self) -> Epochs:
+        ports = EpochPorts(
+            config=self._config,
+            files=self._files,
+            driver=lambda: self.driver,
+            catalog_members=lambda: self._mux.catalog.members,
+            members=lambda: self.members,
         )
-        return SnapshotAssembly(around, settings, self._config.data_directory, limits.deadline_ms)
+        return Epochs(self.roster, self._changes, ports)
 
     def _make_members(self) -> Members | None:
         settings = self._config.peers
@@ -349,6 +365,7 @@ class Coordinator:
             config.replica_count,
             files.start.boot_nonce,
             settings,
+            self.roster,
         )
         ports = MemberPorts(
             driver=lambda: self.driver,
@@ -360,11 +377,13 @@ class Coordinator:
             adopted_elsewhere=self._adopted_elsewhere,
             files=files,
             data_directory=config.data_directory,
-            unfit=self._unfit,
+            unfit=lambda: self._fitness.reason,
             level_in_force=lambda: self._mux.feature_level,
             level_supported=self._level_supported,
             clock_ms=monotonic_ms,
             clock=self._time,
+            roster=self.roster,
+            introduction=self._epochs.introduction,
             alarms=self.alarms,
             start=self._start,
             fail=self._fail,
@@ -400,37 +419,18 @@ class Coordinator:
         return {self._config.replica_id: self._level_supported(), **others}
 
     def _make_fitness(self) -> Fitness:
-        members = self.members
-
-        def look() -> Seen:
-            return Seen(
-                committed_op=self.driver.progress.committed_op,
-                applied_op=self.driver.progress.applied_op,
-                services=self._services.states(),
-                is_full=self._space.full,
-                is_writing=self._writer.is_writing,
-                writes_done=self._writer.writes_done,
-                has_fit_peer=members is not None and members.reports.has_fit_peer(),
-                clock=self._time.look(self.driver.core.log_time_us),
-            )
-
-        return Fitness(
-            FitnessPorts(
-                look, self.driver.step, self._fitness_said, self._leadership.stalled, monotonic_ms
-            )
+        parts = FitnessParts(
+            driver=self.driver,
+            services=self._services,
+            space=self._space,
+            writer=self._writer,
+            reports=None if self.members is None else self.members.reports,
+            time=self._time,
+            roster=self.roster,
+            alarms=self.alarms,
+            stalled=self._leadership.stalled,
         )
-
-    def _unfit(self) -> str:
-        return "" if self.members is None else self._fitness.reason
-
-    def _fitness_said(self, reason: str) -> None:
-        kind = cluster_pb2.ALARM_KIND_UNFIT
-        if self.members is None:
-            return  # it leads in any case
-        if reason:
-            self.alarms.tell(kind, f"{reason}: another replica takes over if it is fit")
-        else:
-            self.alarms.clear(kind)
+        return make_fitness(parts)
 
     def _make_face(self, authenticator: Authenticator) -> PublicFace:
         ports = FacePorts(
@@ -443,6 +443,7 @@ class Coordinator:
             authenticator=authenticator,
             watch=self._telemetry.gateway,
             members=self.members,
+            epochs=self._epochs,
             supported_levels=self._supported_levels,
             watched_types=lambda: self._services.watched_types,
             fail=self._fail,
@@ -488,10 +489,7 @@ class Coordinator:
             self.members.applied(applied.op)
 
     def _became_full(self, why: str) -> None:
-        self.alarms.raise_alarm(
-            cluster_pb2.ALARM_KIND_NO_SPACE,
-            f"commands are refused once the journal's last segment is full: {why}",
-        )
+        self.alarms.raise_alarm(cluster_pb2.ALARM_KIND_NO_SPACE, why)
 
     def _has_room(self) -> None:
         if not self._space.full:

@@ -5,19 +5,22 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Final, ParamSpec, TypeVar
 
+from coordinator.app import archive_settings, journal_settings
+from coordinator.app.archive_settings import ArchiveSettings
 from coordinator.app.flag_values import cluster_id_of, services_of
 from coordinator.base.errors import ConfigError
 from coordinator.console import settings as console
 from coordinator.console.settings import ConsoleSettings
 from coordinator.gateway.quotas import QuotaConfig
-from coordinator.journal.journal import SEGMENT_BYTES
 from coordinator.peers import settings as peers
+from coordinator.peers.introduction import Introduction
 from coordinator.peers.settings import PeerSettings
-from coordinator.replica.space import MARGIN_RECORDS, RECORD_BYTES_MAX
+from coordinator.replica.space import RECORD_BYTES_MAX
+from coordinator.scrub.settings import SCRUB_INTERVAL_MS, add_scrub_argument, scrub_interval_of
 from coordinator.stages import service_settings
 from viewstamp import limits, transports
 from viewstamp.certificates.pem_files import PemFiles
@@ -29,8 +32,7 @@ from viewstamp.configuration import (
     settings_table,
 )
 from viewstamp.configuration.program import COORDINATOR_SECTION
-from viewstamp.format.record import SECTOR_BYTES
-from viewstamp.limits import MIB, REPLICAS_MAX, RETAIN_FOR_BACKUP_MS
+from viewstamp.limits import REPLICAS_MAX
 from viewstamp.routing import SERVICE_NAMES
 from viewstamp.telemetry import settings as telemetry
 from viewstamp.telemetry.settings import TelemetrySettings
@@ -41,9 +43,6 @@ Said = TypeVar("Said")
 AUDIT_BYTES: Final = 128 * limits.MIB
 AUDIT_BYTES_MIN: Final = 1 * limits.MIB
 DEFAULT_LISTEN: Final = "127.0.0.1:7400"
-# A few of the largest records must fit between one look for free space and the next.
-SEGMENT_BYTES_MIN: Final = 4 * MIB
-assert SECTOR_BYTES + MARGIN_RECORDS * RECORD_BYTES_MAX <= SEGMENT_BYTES_MIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,7 @@ class Config:
     cluster_key: Path
     replica_id: int
     replica_count: int
-    """Of those that vote."""
+    """Of those that voted when the cluster was founded; 0 if others have to tell."""
     standby_count: int
     cluster_id: bytes | None
     segment_bytes: int
@@ -101,9 +100,16 @@ class Config:
     health_listen: str | None = None
     """Where probes find Health alone, in clear text."""
     console: ConsoleSettings | None = None
+    archive_shipping: ArchiveSettings | None = None
+    introduction: Introduction | None = None
+    """What another replica has told of the cluster that this one was added to."""
+    scrub_interval_ms: int = SCRUB_INTERVAL_MS
+    """In which everything is to be read from the disk once; 0 never reads it."""
     record_bytes_max: int = RECORD_BYTES_MAX
     """The largest record for which the journal keeps room. No flag sets it: a smaller one fits only
     a composition whose commands are all small."""
+    ring_bytes: int = 0
+    """Of the ring that the journal is; 0 for one in segments."""
 
     @property
     def written_directories(self) -> dict[str, Path]:
@@ -148,18 +154,14 @@ def parser() -> argparse.ArgumentParser:
         help="file of the cluster's secret; default: cluster.key in the data directory",
     )
     add("--replica-id", type=int, default=0, help="number of this replica; never changes")
-    add(
-        "--replica-count",
-        type=int,
-        default=1,
-        help="number of replicas that vote; fixed at bootstrap",
-    )
+    add("--replica-count", type=int, default=1, help="how many replicas found the cluster")
     add("--cluster-id", help="32 hexadecimal digits; a directory of another cluster is refused")
-    _add_journal(result)
+    journal_settings.add_arguments(result)
     _add_snapshots(result)
     _add_quotas(result)
     _add_disclosure(result)
     console.add_arguments(result)
+    archive_settings.add_arguments(result)
     add(
         "--connections-max",
         type=int,
@@ -177,33 +179,11 @@ def parser() -> argparse.ArgumentParser:
     )
     transports.add_argument(result)
     service_settings.add_arguments(result)
+    add_scrub_argument(result)
     peers.add_arguments(result)
     telemetry.add_arguments(result)
     settings_table.add_arguments(result)
     return result
-
-
-def _add_journal(result: argparse.ArgumentParser) -> None:
-    add = result.add_argument
-    add(
-        "--journal-segment-bytes",
-        type=int,
-        default=SEGMENT_BYTES,
-        help=f"size of a segment: a multiple of {SECTOR_BYTES}, at least {SEGMENT_BYTES_MIN}",
-    )
-    add(
-        "--journal-archive",
-        type=Path,
-        help="directory that keeps dropped journal segments, on the file system of the data"
-        " directory; made if its parent exists",
-    )
-    add(
-        "--journal-retain-ms",
-        type=int,
-        default=RETAIN_FOR_BACKUP_MS,
-        help="keep log that a snapshot covers for replicas heard from within this time; a replica"
-        " that needs dropped log gets a snapshot",
-    )
 
 
 def _add_snapshots(result: argparse.ArgumentParser) -> None:
@@ -383,6 +363,7 @@ def _config_of(options: argparse.Namespace) -> Config:
     """Return what the options say. Raises ConfigError."""
     standby_count = _check_replicas(options)
     services = services_of(options.service)
+    journal = _said(journal_settings.settings_of, options)
     if (options.tls_certificate is None) != (options.tls_key is None):
         raise ConfigError("--tls-certificate and --tls-key go together: give both or neither")
     return Config(
@@ -392,12 +373,13 @@ def _config_of(options: argparse.Namespace) -> Config:
         service_tls=_said(service_settings.files_of, options, services),
         cluster_key=options.cluster_key or options.data_directory / "cluster.key",
         replica_id=options.replica_id,
-        replica_count=options.replica_count,
+        replica_count=0 if peers.joins(options) else options.replica_count,
         standby_count=standby_count,
         cluster_id=cluster_id_of(options.cluster_id),
-        segment_bytes=_segment_bytes(options.journal_segment_bytes),
-        archive=options.journal_archive,
-        retain_ms=_retain_ms(options.journal_retain_ms),
+        segment_bytes=journal.segment_bytes,
+        archive=journal.archive,
+        retain_ms=journal.retain_ms,
+        ring_bytes=journal.ring_bytes,
         snapshots=_snapshots(options),
         tls_certificate=options.tls_certificate,
         tls_key=options.tls_key,
@@ -405,7 +387,7 @@ def _config_of(options: argparse.Namespace) -> Config:
         transport=options.transport,
         telemetry=_said(telemetry.settings_of, options),
         advertise=options.advertise,
-        peers=_said(peers.settings_of, options, options.replica_id, options.replica_count),
+        peers=_peers(options, journal.ring_bytes),
         quotas=_quotas(options),
         audit_bytes=_audit_bytes(options),
         reflection=not options.no_reflection,
@@ -414,6 +396,8 @@ def _config_of(options: argparse.Namespace) -> Config:
         connections_max=_connections_max(options.connections_max),
         health_listen=options.health_listen,
         console=_said(console.settings_of, options),
+        archive_shipping=_said(archive_settings.settings_of, options),
+        scrub_interval_ms=_said(scrub_interval_of, options),
     )
 
 
@@ -425,9 +409,18 @@ def _said(read: Callable[P, Said], *args: P.args, **kwargs: P.kwargs) -> Said:
         raise ConfigError(str(error)) from error
 
 
+def _peers(options: argparse.Namespace, ring_bytes: int) -> PeerSettings | None:
+    found = _said(peers.settings_of, options, options.replica_id, options.replica_count)
+    return None if found is None else replace(found, journal_ring_bytes=ring_bytes)
+
+
 def _check_replicas(options: argparse.Namespace) -> int:
     """Return how many standbys there are."""
     replica_id, replica_count = options.replica_id, options.replica_count
+    if peers.joins(options):
+        if replica_id < 0:
+            raise ConfigError(f"--replica-id is {replica_id}: give the id of the added replica")
+        return 0
     if not 1 <= replica_count <= REPLICAS_MAX:
         raise ConfigError(f"--replica-count is {replica_count}: 1 to {REPLICAS_MAX} are possible")
     standby_count = len(_said(peers.standby_addresses, options, replica_count))
@@ -444,21 +437,6 @@ def _listen(text: str) -> str:
     if not (separator and host and port.isdecimal()) or host == "unix":
         raise ConfigError(f"--listen is {text!r}: give HOST:PORT, for example {DEFAULT_LISTEN}")
     return text
-
-
-def _retain_ms(retain_ms: int) -> int:
-    if retain_ms < 0:
-        raise ConfigError(f"--journal-retain-ms is {retain_ms}: give 0 or more")
-    return retain_ms
-
-
-def _segment_bytes(size: int) -> int:
-    if size < SEGMENT_BYTES_MIN or size % SECTOR_BYTES:
-        raise ConfigError(
-            f"--journal-segment-bytes is {size}: it must be a multiple of {SECTOR_BYTES} and at"
-            f" least {SEGMENT_BYTES_MIN}"
-        )
-    return size
 
 
 def _snapshots(options: argparse.Namespace) -> SnapshotConfig:

@@ -12,26 +12,30 @@ and does not say who is wrong: nobody can tell from two.
 A replica ends, as one does whose snapshot has another root, once a majority of all voters has told
 one digest of one op, and this replica has another. Reports are soft, and without mutual TLS nobody
 proves who sends them. So the word of one peer never ends a replica, whatever that peer says and
-however often: each counts once, at one op, and a majority of two or more replicas needs another
-one. Of two replicas neither ends. Of three the one ends that both others contradict alike. If all
-differ from each other, none ends, and the next snapshot decides. Those who agree stay, and they are
-a majority: so this never ends a cluster.
+however often: each counts once, at one op, and it takes two, also of a standby beside a lone voter.
+Of two replicas neither ends. Of three the one ends that both others contradict alike. If all differ
+from each other, none ends, and the next snapshot decides. Those who agree stay, and they are a
+majority: so this never ends a cluster.
+
+The voters are those of the moment. What a removed replica said counts no more, and its alarm ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from coordinator.base.roster import Roster
 from coordinator.mux.applied_digests import APPLIED_DIGEST_BYTES, AppliedDigests
 from coordinator.peers.messages import ReplicaReportMessage
-from coordinator.snapshot.agreement import majority_of
 from coordinator.snapshot.divergence import contradicted_by_majority, words_about_digests
 
 # Digests of ops that are not applied here yet, and digests that differed, of one replica. A report
 # has two: they are those of the first four seconds in which the other one was ahead.
 CLAIMS_KEPT_PER_REPLICA: Final = 16
+# So many others must contradict a replica, however few have a vote.
+CONTRADICTIONS_MIN: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,22 +64,22 @@ class _Peer:
 
 
 class DigestClaims:
-    """One replica's comparison with the others; replicas from `replica_count` on have no vote."""
+    """One replica's comparison with the other replicas of the roster."""
 
-    def __init__(
-        self,
-        digests: AppliedDigests,
-        replica_id: int,
-        replica_count: int,
-        others: Iterable[int],
-        alarms: ClaimAlarms,
-    ) -> None:
+    def __init__(self, digests: AppliedDigests, roster: Roster, alarms: ClaimAlarms) -> None:
         self._digests = digests
-        self._replica_id = replica_id
-        self._replica_count = replica_count
+        self._roster = roster
         self._alarms = alarms
-        self._peers = {replica: _Peer() for replica in others}
+        self._peers: dict[int, _Peer] = {}
         self._told_op = digests.last_op
+        roster.follow(self._forget_removed)
+
+    def _forget_removed(self) -> None:
+        """End the alarms of removed replicas, which follow the log no more."""
+        for replica in sorted(self._peers.keys() - set(self._roster.others)):
+            peer = self._peers.pop(replica)
+            if peer.difference is not None:
+                self._alarms.clear(replica)
 
     def own(self, applied_op: int) -> tuple[bytes, int, bytes]:
         """Return what the next report tells: the digest of the last applied op; an op that others
@@ -90,7 +94,10 @@ class DigestClaims:
 
     def heard(self, report: ReplicaReportMessage) -> None:
         """Take the digests of another replica's report. Raises DivergedError."""
-        replica, peer = report.from_replica, self._peers[report.from_replica]
+        replica = report.from_replica
+        if replica not in self._roster.others:
+            return
+        peer = self._peers.setdefault(replica, _Peer())
         known = peer.difference
         if known is not None and report.generation > known.generation:
             self._resolve(replica, peer)  # its state at a later cut was the majority's
@@ -142,14 +149,14 @@ class DigestClaims:
     def _differs(self, replica: int, peer: _Peer, op: int, digest: bytes, own: bytes) -> None:
         if peer.difference is None:
             peer.difference = _Difference(op, self._digests.generation_at(op))
-            text = words_about_digests((self._replica_id, own), (replica, digest), op)
+            text = words_about_digests((self._roster.replica_id, own), (replica, digest), op)
             self._alarms.tell(replica, text)
         alike = [
             other
-            for other in sorted(self._peers)
-            if other < self._replica_count and self._peers[other].differing.get(op) == digest
+            for other in sorted(self._peers.keys() & set(self._roster.voters))
+            if self._peers[other].differing.get(op) == digest
         ]
-        if len(alike) >= majority_of(self._replica_count):
+        if len(alike) >= max(self._roster.majority, CONTRADICTIONS_MIN):
             raise contradicted_by_majority(alike, digest, own, op)
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from coordinator import vsr
 from coordinator.app.config import Config
+from coordinator.app.epochs import Epochs
 from coordinator.app.members import Members
 from coordinator.app.outside import Outside
 from coordinator.app.past import past_turns
@@ -21,6 +22,7 @@ from coordinator.gateway.caller_calls import Callers
 from coordinator.gateway.change_feed import ChangeFeed
 from coordinator.gateway.commands import CommandAdmission
 from coordinator.gateway.forwarding import Forwarding
+from coordinator.gateway.last_watches import end_with_membership
 from coordinator.gateway.leading import Leading
 from coordinator.gateway.member_notices import MemberNotices
 from coordinator.gateway.normalize import Normalizer
@@ -32,6 +34,7 @@ from coordinator.gateway.quotas import Quotas
 from coordinator.gateway.reader import MuxReader
 from coordinator.gateway.reads import ReadStarter
 from coordinator.gateway.registration import SessionRoom
+from coordinator.gateway.replica_calls import ReplicaCalls
 from coordinator.gateway.routes import Routes
 from coordinator.gateway.server import GatewayServer, gateway_certificates
 from coordinator.gateway.shares import Shares
@@ -75,6 +78,7 @@ class FacePorts:
     authenticator: Authenticator
     watch: GatewayWatch | None
     members: Members | None
+    epochs: Epochs
     supported_levels: Callable[[], Mapping[int, int]]
     watched_types: Callable[[], Mapping[mux_types.Stage, Collection[str]]]
     fail: Callable[[BaseException], None]
@@ -132,6 +136,8 @@ class PublicFace:
         self.feed: Final = ChangeFeed(
             ports.driver.reads, lambda: progress.applied_revision, ports.fail
         )
+        if ports.members is not None:
+            end_with_membership(self.feed, ports.members.peers.roster)
         handlers = self._audit.administrative(
             {
                 **self._make_streams().handlers(),
@@ -216,6 +222,7 @@ class PublicFace:
             ports.driver.serving.check,
             ports.watch,
             self._audit,
+            tuple if ports.members is None else ports.members.client_addresses,
         )
 
     def _make_streams(self) -> SnapshotStreams:
@@ -271,6 +278,7 @@ class PublicFace:
             self._check_step_down,
             lambda reason: ports.driver.step(vsr.Abdicate(reason)),
             ports.supported_levels,
+            ReplicaCalls(ports.routes, ports.epochs).answers(),
         )
 
     def _make_console(self, config: Config) -> Console | None:

@@ -8,9 +8,11 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from coordinator import vsr
+from coordinator.app.scrub_gauges import gauges_of_scrubber
+from coordinator.app.scrubbing import RunningScrubber
 from coordinator.base.alarms import Alarms
 from coordinator.mux import types as mux_types
 from coordinator.mux.mux import Mux
@@ -22,11 +24,39 @@ from coordinator.telemetry.metrics import Gauge
 from coordinator.telemetry.past import PastCounts
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.certificates.certificate_watch import CertificateWatch
+from viewstamp.format.superblock import place_of
 
 US_PER_SECOND: Final = 1_000_000
 MS_PER_SECOND: Final = 1_000
 # While another request waits for the same file system.
 ROOM_TIMEOUT_S: Final = 0.5
+
+
+class Links(Protocol):
+    """What is counted of the links to the other replicas (`peers.Peers`); any thread may ask."""
+
+    def refused_hellos(self) -> Mapping[str, int]:
+        """How many hellos were refused here, by reason."""
+        ...
+
+    def silences_ms(self) -> Mapping[int, int]:
+        """How long each replica was not heard."""
+        ...
+
+    def sent_snapshot_bytes(self) -> Mapping[int, int]:
+        """How many bytes of layers each replica was sent."""
+        ...
+
+
+class _NoLinks:
+    def refused_hellos(self) -> Mapping[str, int]:
+        return {}
+
+    def silences_ms(self) -> Mapping[int, int]:
+        return {}
+
+    def sent_snapshot_bytes(self) -> Mapping[int, int]:
+        return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +68,9 @@ class Sources:
     alarms: Alarms
     mux: Mux
     orchestrator: LocalSnapshotOrchestrator
-    refused_hellos: Callable[[], Mapping[str, int]]
+    scrubber: RunningScrubber | None
+    links: Links | None
+    """What is counted of the links to other replicas, None without any."""
     certificates: CertificateWatch
     watches: Callable[[], int]
     past: PastCounts
@@ -46,7 +78,6 @@ class Sources:
     clock: Callable[[], ClockView | None]
     peers: Callable[[], Sequence[cluster_pb2.Replica]]
     """What is known of the other replicas."""
-    silences_ms: Callable[[], Mapping[int, int]]
     directories: Mapping[str, Path]
     """What this replica writes to: `data`, and each directory of copies by its number."""
 
@@ -59,6 +90,7 @@ def gauges(sources: Sources) -> tuple[Gauge, ...]:
         *_of_services(sources.clients),
         *_of_peers(sources),
         *gauges_of_disks(sources.directories),
+        *(() if sources.scrubber is None else gauges_of_scrubber(sources.scrubber.tally)),
         Gauge(
             "viewstamp_certificate_expiry_timestamp_seconds",
             "When a certificate or its authority expires, in seconds since 1970.",
@@ -85,7 +117,7 @@ def _of_the_log(sources: Sources) -> tuple[Gauge, ...]:
             "The last revision that has been applied.",
             lambda: progress.applied_revision,
         ),
-        _plain("view", "The view.", lambda: progress.view),
+        _plain("view", "The place of the view in its epoch.", lambda: place_of(progress.view)),
         _plain(
             "serving",
             "1 while the replica serves.",
@@ -127,7 +159,7 @@ def _of_the_replica(sources: Sources) -> tuple[Gauge, ...]:
             "viewstamp_refused_hellos",
             "Connections of replicas that were refused here.",
             "reason",
-            lambda: sources.refused_hellos().items(),
+            lambda: (sources.links or _NoLinks()).refused_hellos().items(),
             is_counter=True,
         ),
     )
@@ -167,7 +199,7 @@ def _is_primary(sources: Sources) -> bool:
 
 def _of_peers(sources: Sources) -> tuple[Gauge, ...]:
     """Return what this replica knows of the others, by their ids."""
-    progress = sources.driver.progress
+    progress, links = sources.driver.progress, sources.links or _NoLinks()
 
     def lags() -> Iterable[tuple[str, float]]:
         peers = sources.peers()
@@ -175,7 +207,10 @@ def _of_peers(sources: Sources) -> tuple[Gauge, ...]:
         return [(str(peer.replica_id), committed_op - peer.applied) for peer in peers]
 
     def silences() -> Iterable[tuple[str, float]]:
-        return [(str(who), ms / MS_PER_SECOND) for who, ms in sources.silences_ms().items()]
+        return [(str(who), ms / MS_PER_SECOND) for who, ms in links.silences_ms().items()]
+
+    def sent() -> Iterable[tuple[str, float]]:
+        return [(str(who), count) for who, count in sorted(links.sent_snapshot_bytes().items())]
 
     def offsets() -> Iterable[tuple[str, float]]:
         view = sources.clock()
@@ -189,6 +224,13 @@ def _of_peers(sources: Sources) -> tuple[Gauge, ...]:
             "Time since a replica was heard, or since this one listens if it never was.",
             "replica",
             silences,
+        ),
+        Gauge(
+            "viewstamp_peer_snapshot_bytes",
+            "Bytes of snapshot files that a replica was sent from here.",
+            "replica",
+            sent,
+            is_counter=True,
         ),
         Gauge(
             "viewstamp_clock_offset_seconds",

@@ -9,23 +9,30 @@ import signal
 import sys
 import time
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, suppress
+from functools import partial
 from typing import Final
 
+from coordinator.app.archive_shipping import ArchiveShipping, ArchiveTally, ShippingPorts
 from coordinator.app.composition import Coordinator
 from coordinator.app.config import Config, parse
+from coordinator.app.joining import identified, introduction_of, joins, placed
 from coordinator.app.snapshot_repair import mend_of
+from coordinator.base.clock import monotonic_ms
 from coordinator.base.errors import ConfigError, HaltedError
 from coordinator.journal.errors import JournalError
 from coordinator.mux.entities import RestoreError
+from coordinator.peers.introduction import Introduction
 from coordinator.replica.data_directory import DirectoryOptions, ReplicaFiles, open_replica
+from coordinator.replica.journal_opening import RingSettings
 from coordinator.replica.start import WrongDirectoryError
 from coordinator.snapshot.divergence import DivergedError
 from coordinator.snapshot.errors import SnapshotStorageError
 from coordinator.snapshot.transfer import RestartNeeded
 from coordinator.stages.base import BaseRefusedError
 from coordinator.stages.client import FencedError, WrongServiceError
-from coordinator.storage import DirectoryInUse
+from coordinator.storage import DirectoryInUse, FileStorage
+from coordinator.telemetry.archive import archive_families
 from viewstamp import event_loop, limits, transports
 from viewstamp.format import FormatError, FormatVersionError
 from viewstamp.garbage import collect_when_quiet
@@ -76,11 +83,22 @@ def main(arguments: list[str] | None = None) -> int:
         transports.use(config.transport)
         _allow_connections()
         cluster_key = read_cluster_key(config.cluster_key)
-        files = open_replica(directory_options(config), mend=mend_of(config))
+        config, files = _opened(config)
     except _CANNOT_START as error:
         print(f"coordinator: {error}", file=sys.stderr)  # noqa: T201
         return EXIT_CANNOT_START
     return event_loop.run(serve(config, files, cluster_key, begun_ns))
+
+
+def _opened(config: Config) -> tuple[Config, ReplicaFiles]:
+    """Open the directory; who joins a cluster asks the others about it before and after that."""
+    if not joins(config):
+        return config, open_replica(directory_options(config), mend=mend_of(config))
+    storage = FileStorage()
+    told = event_loop.run(introduction_of(config, storage))
+    config = identified(config, storage, told)
+    files = open_replica(directory_options(config, told), mend=mend_of(config))
+    return placed(config, files, told), files
 
 
 def _allow_connections() -> None:
@@ -94,18 +112,30 @@ def _allow_connections() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, limits.OPEN_FILES_MAX), hard))
 
 
-def directory_options(config: Config) -> DirectoryOptions:
-    """Return which directory a configuration names, and whose it must be."""
+def directory_options(config: Config, told: Introduction | None = None) -> DirectoryOptions:
+    """Return which directory a configuration names, and whose it must be.
+
+    `told` is what others say of the cluster to a replica that joins it with an empty directory.
+    """
+    standbys = () if told is None else told.members.standbys
     return DirectoryOptions(
         path=config.data_directory,
         replica_id=config.replica_id,
-        replica_count=config.replica_count,
-        cluster_id=config.cluster_id,
+        replica_count=(config.replica_count or None) if told is None else told.replica_count,
+        cluster_id=config.cluster_id if told is None else told.cluster_id,
+        follows=config.replica_id in [each.replica_id for each in standbys],
         segment_bytes=config.segment_bytes,
         archive=config.archive,
+        ring=_ring_of(config),
         snapshots=config.snapshots.directories,
         snapshot_reserve_bytes=config.snapshots.reserve_bytes,
     )
+
+
+def _ring_of(config: Config) -> RingSettings | None:
+    if not config.ring_bytes:
+        return None
+    return RingSettings(config.ring_bytes, config.record_bytes_max)
 
 
 async def serve(
@@ -125,8 +155,14 @@ async def serve(
         loop.add_signal_handler(number, stop.set)
     try:
         with closing(_telemetry(config, files)) as telemetry:
+            tally = ArchiveTally(monotonic_ms)
+            if config.archive_shipping is not None:
+                telemetry.further.append(partial(archive_families, tally))
             coordinator = make(config, files, cluster_key, telemetry, begun_ns)
-            async with _garbage_collection(coordinator):
+            async with (
+                _garbage_collection(coordinator),
+                _shipping(config, coordinator, tally, stop),
+            ):
                 await coordinator.run(stop)
     except RestartNeeded as reason:
         _log.info(
@@ -163,3 +199,29 @@ async def _garbage_collection(coordinator: Coordinator) -> AsyncGenerator[None]:
         yield
     finally:
         garbage.cancel()
+
+
+@asynccontextmanager
+async def _shipping(
+    config: Config, coordinator: Coordinator, tally: ArchiveTally, stop: asyncio.Event
+) -> AsyncGenerator[None]:
+    """Ship to an archive beside the replica, if that is wanted. A defect of it ends the process."""
+    if config.archive_shipping is None:
+        yield
+        return
+    core = coordinator.driver.core
+    ports = ShippingPorts(
+        data_directory=config.data_directory,
+        copies=config.snapshots.directories,
+        head=lambda: core.recordable_head,
+        alarms=coordinator.alarms,
+    )
+    shipping = ArchiveShipping(config.archive_shipping, ports, tally)
+    task = asyncio.create_task(shipping.run())
+    task.add_done_callback(lambda _: stop.set())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task

@@ -17,11 +17,14 @@ from coordinator import vsr
 from coordinator.app.digest_claims import ClaimAlarms, DigestClaims
 from coordinator.app.disk_memory import KNOWN_DISKS_FILE, BlockingCalls, DiskMemory
 from coordinator.app.reports import NO_VOTE, REPORT_INTERVAL_MS, SnapshotReports
+from coordinator.app.scrubbing import PeerFiles
 from coordinator.base.alarms import Alarms
+from coordinator.base.roster import Roster
 from coordinator.gateway.cluster import STATUSES
 from coordinator.mux.applied_digests import AppliedDigests
 from coordinator.peers import messages as peer_messages
 from coordinator.peers.hello import NO_DISK, DiskMark, HelloRefusal
+from coordinator.peers.introduction import Introduction
 from coordinator.peers.known_disks_codec import MemoryOwner
 from coordinator.peers.peers import PeerEvents, Peers, PeersConfig
 from coordinator.peers.routing import Handler, Receiver
@@ -37,6 +40,7 @@ from coordinator.snapshot.transfer_ports import TransferPorts
 from coordinator.snapshot.work import Durable
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.format.superblock import NOT_ADMITTED
+from viewstamp.wildcard_addresses import is_wildcard
 
 # How long a replica that must not go on has to tell the others.
 LAST_REPORT_MS: Final = 200
@@ -69,7 +73,8 @@ class MemberPorts:
     `level_in_force` is the feature level that the log has reached here, `level_supported` the
     highest that this replica supports.
     `clock` is told the clocks of others, and what others are told of this one's.
-    `start` runs work whose failure ends the process, as `fail` does.
+    `roster` says which others there are, `introduction` what newcomers are told. `start` runs work
+    whose failure ends the process, as `fail` does.
     """
 
     driver: Callable[[], Driver]
@@ -86,6 +91,8 @@ class MemberPorts:
     level_supported: Callable[[], int]
     clock_ms: Callable[[], int]
     clock: MemberClock
+    roster: Roster
+    introduction: Callable[[], Introduction | None]
     alarms: Alarms
     start: Callable[[Coroutine[Any, Any, None]], None]
     fail: Callable[[BaseException], None]
@@ -97,18 +104,12 @@ class Members:
     def __init__(self, config: PeersConfig, ports: MemberPorts) -> None:
         self._ports = ports
         self.replica_id = config.replica_id
-        self.reports = SnapshotReports(config.others, config.replica_count, ports.clock_ms)
-        self._claims = DigestClaims(
-            ports.digests,
-            config.replica_id,
-            config.replica_count,
-            config.others,
-            self._claim_alarms(),
-        )
+        self.reports = SnapshotReports(ports.roster, ports.clock_ms)
+        self._claims = DigestClaims(ports.digests, ports.roster, self._claim_alarms())
         self._cluster_id = config.cluster_id
         self._boot_nonce = config.boot_nonce
-        self._replica_count = config.replica_count
         self._is_halted = False
+        self._told_of: set[int] = set()
         events = PeerEvents(self._receivers(), self._link_changed, ports.fail)
         superblock = ports.files.superblock
         self._memory = self._make_memory(config)
@@ -120,18 +121,19 @@ class Members:
             level_in_force=ports.level_in_force,
             disk=self._disk,
             known_disks=self._memory.known_disks,
+            introduction=ports.introduction,
         )
-        self._others = config.others
         self._answers = PeerAnswers(
             config.cluster_id,
             config.replica_id,
             ports.entries,
             self.peers.send,
             ports.position,
-            lambda op: ports.driver().found_faulty(op),
+            self._found_faulty,
             ports.start,
         )
         self._transfer = self._make_transfer()
+        ports.roster.follow(self._forget_removed)
 
     def driver_ports(self) -> PeerPorts:
         """Return what the driver needs of the other replicas."""
@@ -155,9 +157,15 @@ class Members:
     def _received_by_core(self, message: vsr.Message) -> None:
         self._ports.driver().entries.received(message)
 
+    def _found_faulty(self, op: int) -> None:
+        """Have a damaged record mended, unless no other voter is left whom the core could ask."""
+        if not self._ports.roster.is_alone:
+            self._ports.driver().found_faulty(op)
+
     async def run(self) -> None:
         """Listen, and report to the others until cancelled."""
         await self._memory.load()
+        self._forget_removed()
         await self.peers.start()
         self._ports.start(self._memory.run())
         self._ports.start(self._transfer.run())
@@ -183,7 +191,7 @@ class Members:
 
     def tell_others(self, durable: Durable) -> None:
         """Tell every other replica what is durable here."""
-        for replica in self._others:
+        for replica in self._ports.roster.others:
             self._tell_durable(replica, durable)
 
     def _tell_durable(self, replica: int, durable: Durable) -> None:
@@ -224,7 +232,7 @@ class Members:
         )
         ports = TransferPorts(
             fetcher=self.peers.fetcher,
-            replicas=self._others,
+            replicas=lambda: self.peers.with_address,
             cluster_id=self._cluster_id,
             held_op=lambda: self._ports.driver().core.recordable_commit,
             own_cut_op=lambda: self._ports.position().cut_op,
@@ -236,10 +244,24 @@ class Members:
         directory = self._ports.data_directory / TRANSFER_FOLDER
         return StateTransfer(ports, files.snapshots, directory, files.storage)
 
+    @property
+    def peer_files(self) -> PeerFiles:
+        """The others as senders of snapshot files."""
+        return PeerFiles(self.peers.fetcher, lambda: self.peers.with_address)
+
     def address_of(self, replica: int) -> str:
         """Return where a replica serves clients; empty while that is unknown."""
         report = self.reports.last(replica)
         return "" if report is None else report.client_address
+
+    def client_addresses(self) -> list[str]:
+        """Return where the replicas of this epoch serve clients, as far as it is known."""
+        own, members = self.replica_id, sorted(self._ports.roster.members)
+        found = [
+            self._ports.client_address() if each == own else self.address_of(each)
+            for each in members
+        ]
+        return [address for address in found if address and not is_wildcard(address)]
 
     def is_connected(self) -> bool:
         """Return whether any other replica is connected."""
@@ -257,6 +279,7 @@ class Members:
             found.link = f"{peer.state.value}: {peer.refusal.value}"
         elif is_name_unknown(peer.why):
             found.link = f"{peer.state.value}: name_unknown"
+        found.peer_address = peer.address
         report = self.reports.last(peer.replica)
         if report is not None:
             found.status = report.status  # type: ignore[assignment]
@@ -287,15 +310,17 @@ class Members:
             common_op=common_op,
             common_digest=common_digest,
             disk=self._disk(),
+            disk_id=self._ports.files.journal.public_id,
+            lacks_vote=bool(self._lack_of_vote()),
         )
-        for replica in self._others:
+        for replica in self._ports.roster.others:
             self.peers.send(replica, message)
 
     def _disk(self) -> DiskMark:
         return disk_mark(self._ports.files, self._boot_nonce)
 
     def _lack_of_vote(self) -> str:
-        is_standby = self.replica_id >= self._replica_count
+        is_standby = self._ports.roster.is_standby
         return "" if is_standby or self._ports.driver().core.is_voter else NO_VOTE
 
     def _reported(self, message: peer_messages.ReplicaReportMessage) -> None:
@@ -305,6 +330,15 @@ class Members:
         self._ports.adopted_elsewhere(message.from_replica, message.generation)
         # A replica that is wrong does nothing more, however long its process takes to end.
         self._ports.driver().guard(lambda: self._claims.heard(message))
+
+    def _forget_removed(self) -> None:
+        """Forget the directories of who is no member any more, and end what is told of its link."""
+        roster = self._ports.roster
+        self.peers.known_disks.keep({*roster.members, *roster.former})
+        for replica in self._told_of - self.peers.links.keys():
+            self._told_of.discard(replica)
+            for kind in (cluster_pb2.ALARM_KIND_PEER_REFUSED, cluster_pb2.ALARM_KIND_PEER_MENDING):
+                self._ports.alarms.clear(kind, str(replica))
 
     def _stuck(self, effect: vsr.Stuck) -> None:
         self._ports.alarms.tell(cluster_pb2.ALARM_KIND_STUCK, f"op {effect.op}: {effect.reason}")
@@ -317,6 +351,7 @@ class Members:
         if status.state is LinkState.CONNECTING and not status.is_heard:
             # The kernel reports the end of a process long before its silence would show it.
             self._ports.driver().step(vsr.Suspect(status.replica))
+        self._told_of.add(status.replica)
         raised, says = _alarm_of(status.refusal)
         for kind in (cluster_pb2.ALARM_KIND_PEER_REFUSED, cluster_pb2.ALARM_KIND_PEER_MENDING):
             if status.state is LinkState.REFUSED and kind == raised:

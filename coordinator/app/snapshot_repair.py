@@ -25,6 +25,7 @@ from typing import Final
 
 from coordinator import vsr
 from coordinator.app.config import Config
+from coordinator.app.core import roster_of_state
 from coordinator.app.members import TRANSFER_FOLDER
 from coordinator.base.alarms import Alarms
 from coordinator.base.clock import wall_clock_us
@@ -72,13 +73,17 @@ async def mended(
 ) -> None:
     """Return once the snapshot of a member is whole. Raises what `mend` raises."""
     assert config.peers is not None, "a lone replica has nobody to ask"
+    state, settings = damaged.state, config.peers
     peers = PeersConfig(
-        damaged.state.cluster_id,
+        state.cluster_id,
         config.replica_id,
-        config.replica_count,
+        state.replica_count,
         os.urandom(BOOT_NONCE_BYTES),
-        config.peers,
+        settings,
+        roster_of_state(state, settings.standbys_beside(state.replica_count, config.replica_id)),
     )
+    if not set(peers.others) & settings.addresses.keys():
+        raise damaged.why  # nobody can be asked
     await mend(damaged, peers, config.data_directory / TRANSFER_FOLDER, make_thread)
 
 
@@ -93,7 +98,8 @@ async def mend(
     Fetched files stay in `directory`; a thread of `make_thread` reads certificates. Raises
     ConfigError and the errors of `SnapshotRepair.run`.
     """
-    repair = SnapshotRepair(damaged, peers.others, directory)
+    known = tuple(each for each in peers.others if each in peers.settings.addresses)
+    repair = SnapshotRepair(damaged, known, directory)
     files = FilesOnly(
         peers,
         StoredSnapshots(damaged.files),
@@ -213,7 +219,7 @@ class SnapshotRepair:
     def _transfer(self, fetcher: Fetcher) -> StateTransfer:
         ports = TransferPorts(
             fetcher=fetcher,
-            replicas=self._replicas,
+            replicas=lambda: self._replicas,
             cluster_id=self._state.cluster_id,
             held_op=lambda: _NO_CUT,
             own_cut_op=lambda: _NO_CUT,

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
+from coordinator.app.config import Config, SnapshotConfig
+from coordinator.app.outside import Outside
+from coordinator.app.scrubbing import CopyAlarms, PeerFiles, make_scrubber
 from coordinator.base.alarms import Alarms
+from coordinator.base.roster import Roster
 from coordinator.gateway.snapshots import SnapshotReads
 from coordinator.mux.catalog_types import CatalogChanged, CutTaken, Snapshot, SnapshotState
 from coordinator.mux.mux import Mux
@@ -45,6 +48,14 @@ class SnapshotSpace(Protocol):
 
     full: bool
 
+    @property
+    def frees_by_snapshot(self) -> bool:
+        """Whether only a snapshot that this replica adopts makes room."""
+
+    @property
+    def is_snapshot_due(self) -> bool:
+        """Whether a snapshot has to make room soon."""
+
     async def look_again(self) -> None:
         """Check again whether there is room."""
 
@@ -56,7 +67,8 @@ class Surroundings:
     `versions` are the services' section versions; `start` runs work whose failure ends the process;
     `watch` is told, and decides nothing. `tell_primary` sends what is durable here to the primary,
     `tell_others` to all. `followers` are the other replicas, as they last reported, and any
-    thread may ask; the journal is kept for those that were heard within `retain_ms`.
+    thread may ask; the journal is kept for those that were heard lately. `peers` send files, None
+    for a replica without any.
     """
 
     files: ReplicaFiles
@@ -74,8 +86,10 @@ class Surroundings:
     tell_primary: Callable[[Durable], None]
     tell_others: Callable[[Durable], None]
     followers: Callable[[], Sequence[Follower]]
-    retain_ms: int
-    write_view: Callable[[Path, CatalogView], Awaitable[None]]
+    config: Config
+    outside: Outside
+    peers: PeerFiles | None
+    roster: Roster
 
 
 def traffic_of(progress: Progress, batcher: Batcher, is_urgent: Callable[[], bool]) -> Traffic:
@@ -84,6 +98,17 @@ def traffic_of(progress: Progress, batcher: Batcher, is_urgent: Callable[[], boo
         applied=lambda: progress.applied_revision,
         waiting=lambda: progress.op - progress.applied_op + len(batcher),
         is_urgent=is_urgent,
+    )
+
+
+def triggers_of(config: SnapshotConfig) -> TriggerSettings:
+    """Return when snapshots are due, and how long they are kept."""
+    return TriggerSettings(
+        commands=config.commands,
+        journal_bytes=config.journal_bytes,
+        interval_ms=config.interval_ms,
+        keep_last=config.keep_last,
+        keep_daily=config.keep_daily,
     )
 
 
@@ -102,17 +127,28 @@ def is_urgent(
     return is_completed and local_state(newest) is LocalState.FROZEN
 
 
+def waits_for_adoption(
+    catalog: Mapping[int, Snapshot], adopted: int, local_state: Callable[[int], LocalState]
+) -> bool:
+    """Return whether the cluster has completed a later generation than the one adopted here, and
+    this replica still writes it, or is about to adopt it.
+
+    Only a generation that this replica adopts makes room in its ring. If it cannot write the one
+    that the others have completed, another one makes none, and uses up the reserve. One that was
+    abandoned here is never adopted: then only another one makes room.
+    """
+    done = (at for at, each in catalog.items() if each.state is SnapshotState.COMPLETED)
+    newest = max(done, default=0)
+    return newest > adopted and local_state(newest) is not LocalState.NOTHING
+
+
 class SnapshotAssembly:
     """Everything about snapshots in one process."""
 
-    def __init__(
-        self,
-        around: Surroundings,
-        settings: TriggerSettings,
-        data_directory: Path,
-        deadline_ms: int,
-    ) -> None:
+    def __init__(self, around: Surroundings) -> None:
         self._around = around
+        limits_here = around.config.snapshots
+        deadline_ms = limits_here.deadline_ms
         traffic = traffic_of(around.driver.progress, around.driver.intake.batcher, self._is_urgent)
         self._pace = SnapshotPace(traffic, deadline_ms)
         self._loop = asyncio.get_running_loop()
@@ -123,30 +159,31 @@ class SnapshotAssembly:
         self._shows_view = False
         self._copies: dict[int, tuple[str, ...]] = {}  # directories by generation
         self._view = CatalogViewWriter(
-            data_directory / CATALOG_VIEW_FILE,
+            around.config.data_directory / CATALOG_VIEW_FILE,
             self._catalog_view,
             self._view_is_stale,
             self._view_is_current,
-            around.write_view,
+            around.outside.write_view,
         )
         restored = None if manifest is None else restored_tallies(manifest)
         self._sections = CutSections(around.services, around.versions, restored)
         self._retention = LogRetention(
             around.files.journal,
             around.followers,
-            lambda: NONE_AT_ALL if around.space.full else RetentionRoom(around.retain_ms),
+            lambda: NONE_AT_ALL if around.space.full else RetentionRoom(around.config.retain_ms),
         )
         self._adoption = Adoption(around.files.snapshots, self._adoption_ports())
         self._adoption.start_from(manifest)
-        identity = around.files.superblock.state
         self.orchestrator = LocalSnapshotOrchestrator(
             self._ports(),
-            SnapshotTriggers(settings, 0 if manifest is None else manifest.cut_revision),
+            SnapshotTriggers(
+                triggers_of(limits_here), 0 if manifest is None else manifest.cut_revision
+            ),
             around.clock_ms,
             None if manifest is None else durable_of(manifest),
             snapshots,
             deadline_ms,
-            Reports(identity.replica_id, identity.replica_count),
+            Reports(around.roster),
         )
         self.reads = SnapshotReads(
             around.mux.catalog,
@@ -154,8 +191,13 @@ class SnapshotAssembly:
             around.driver.mux_effects.read_followed,
             level_in_force=lambda: around.mux.feature_level,
         )
+        self._copy_alarms = CopyAlarms(around.alarms)
+        self.scrubber = make_scrubber(
+            around, traffic, self._adoption, self._copy_alarms, self._root_of
+        )
         if manifest is not None:
             self._copied(manifest.generation, around.files.snapshots.directories)
+        around.roster.follow(self._members_entered)
 
     # --- Life ---
 
@@ -164,11 +206,15 @@ class SnapshotAssembly:
         self._around.files.repairs.listen(self._repaired_in_some_thread)
         self._around.start(self.orchestrator.run())
         self._around.start(self._retention.run(self._around.writer.call))
+        if self.scrubber is not None:
+            self._around.start(self.scrubber.run())
 
     async def stop(self) -> None:
         """Write the final view, after the started work was cancelled."""
         if self._shows_view:
             await self._view.settle()
+        if self.scrubber is not None:
+            self.scrubber.close()
 
     async def replayed(self) -> None:
         """Note that the journal was replayed: the catalog now knows what is to be kept.
@@ -184,8 +230,17 @@ class SnapshotAssembly:
         """Clear the alarm of a replica that would restart from a generation with the majority's
         root."""
         if generation >= self._diverged_at.get(replica, generation + 1):
-            del self._diverged_at[replica]
-            self._around.alarms.clear(cluster_pb2.ALARM_KIND_REPLICA_DIVERGED, str(replica))
+            self._no_longer_diverged(replica)
+
+    def _members_entered(self) -> None:
+        """End the alarms of removed replicas; and a generation may have its majority now."""
+        for replica in sorted(self._diverged_at.keys() - set(self._around.roster.others)):
+            self._no_longer_diverged(replica)
+        self.orchestrator.wake()
+
+    def _no_longer_diverged(self, replica: int) -> None:
+        del self._diverged_at[replica]
+        self._around.alarms.clear(cluster_pb2.ALARM_KIND_REPLICA_DIVERGED, str(replica))
 
     def cut_op(self, generation: int) -> int:
         """Return the op at which a generation was cut; 0 if it is unknown here."""
@@ -194,6 +249,10 @@ class SnapshotAssembly:
             return adopted.cut_op  # also once the catalog has deleted it
         snapshot = self.orchestrator.catalog.get(generation)
         return 0 if snapshot is None else snapshot.cut_op
+
+    def _root_of(self, generation: int) -> bytes:
+        snapshot = self.orchestrator.catalog.get(generation)
+        return b"" if snapshot is None else snapshot.root
 
     # --- From the log ---
 
@@ -305,8 +364,17 @@ class SnapshotAssembly:
             revision=progress.applied_revision,
             journal_bytes=progress.handed_over_bytes,
             item_log_bytes=max(client.item_log_bytes for client in around.services.values()),
-            is_disk_full=around.space.full,
+            is_disk_full=around.space.full and not self._waits_for_adoption(),
+            is_ring_due=around.space.is_snapshot_due and not self._waits_for_adoption(),
         )
+
+    def _waits_for_adoption(self) -> bool:
+        if not self._around.space.frees_by_snapshot:
+            return False
+        adopted = self._adoption.adopted
+        generation = 0 if adopted is None else adopted.generation
+        orchestrator = self.orchestrator
+        return waits_for_adoption(orchestrator.catalog, generation, orchestrator.local_state)
 
     # --- Alarms ---
 
@@ -353,6 +421,4 @@ class SnapshotAssembly:
 
     def _repaired(self, name: str, verdicts: Sequence[CopyVerdict]) -> None:
         found = "; ".join(f"{each.directory}: {each}" for each in verdicts)
-        self._around.alarms.raise_alarm(
-            cluster_pb2.ALARM_KIND_SNAPSHOT_COPY_BAD, f"{name}: {found}", name
-        )
+        self._copy_alarms.tell(name, f"{name}: {found}")

@@ -13,6 +13,7 @@ from opentelemetry.trace import NoOpTracer
 from coordinator import vsr
 from coordinator.app.gauges import Sources, gauges
 from coordinator.base.errors import ConfigError
+from coordinator.base.roster import Roster
 from coordinator.gateway.routes import Routes
 from coordinator.gateway.telemetry import GatewayWatch
 from coordinator.mux import types as mux_types
@@ -41,10 +42,10 @@ class ReplicaTelemetry:
         self,
         telemetry: Telemetry | None,
         routes: Routes,
-        replica_count: int,
+        roster: Roster,
         begun_ns: int | None = None,
     ) -> None:
-        """Watch one of `replica_count` replicas, begun at `begun_ns`, on behalf of `telemetry`."""
+        """Watch a replica of the roster, begun at `begun_ns`, on behalf of `telemetry`."""
         self._telemetry = telemetry
         self._routes = routes
         self._recorder = None if telemetry is None else telemetry.recorder
@@ -57,7 +58,7 @@ class ReplicaTelemetry:
             self.gateway = GatewayWatch(routes, self._recorder, telemetry.sampler, self._metrics)
             prepares = Sampler(telemetry.settings.prepare_ratio)
             self._watch = ReplicaWatch(
-                self._recorder, self._metrics, prepares, is_alone=replica_count == 1
+                self._recorder, self._metrics, prepares, is_alone=lambda: roster.is_alone
             )
         # The steps of a prepare, as `ReplicaWatch` has them; without one there is nobody to tell.
         told: ReplicaWatch | _Nobody = _Nobody() if self._watch is None else self._watch

@@ -10,6 +10,7 @@ from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.api.routing.v1 import routing_pb2
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2
 from viewstamp.api.streams.v1 import streams_pb2
+from viewstamp.format.superblock import place_of
 from viewstamp.metering import GroupLag
 
 Document = dict[str, Any]
@@ -41,10 +42,11 @@ def status_document(
         "cluster": status.cluster,
         "description": status.description,
         "primary": status.primary,
-        "view": status.header.view,
+        "view": place_of(status.header.view),
         "revision": status.header.revision,
         "op": status.header.op,
         "feature_level": status.feature_level,
+        "epoch": status.epoch,
         "sessions": status.sessions,
         "rates": dict(rates),
         "here": dict(here),
@@ -59,7 +61,7 @@ def _replica(replica: cluster_pb2.Replica) -> Document:
         "id": replica.replica_id,
         "role": word(cluster_pb2.ReplicaRole, replica.role, _ROLE),
         "status": word(cluster_pb2.ReplicaStatus, replica.status, _STATUS),
-        "view": replica.view,
+        "view": place_of(replica.view),
         "commit": replica.commit,
         "lag": replica.lag,
         "link": replica.link,

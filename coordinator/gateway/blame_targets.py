@@ -23,7 +23,7 @@ from viewstamp.api.streams.v1 import streams_service_pb2 as streams_api
 from viewstamp.api.users.v1 import users_pb2
 from viewstamp.api.users.v1 import users_service_pb2 as users_api
 from viewstamp.errors import Refusal
-from viewstamp.limits import BLAME_IDS_MAX
+from viewstamp.past_limits import BLAME_IDS_MAX
 
 _API: Final = "/viewstamp.api."
 _USERS: Final = f"{_API}users.v1.UsersService/"

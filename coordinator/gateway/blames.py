@@ -22,7 +22,7 @@ from coordinator.history.turns import IsWanted, PastQuestion, PastTurns
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.history.v1 import history_service_pb2 as history_api
 from viewstamp.errors import Refusal
-from viewstamp.limits import BLAME_PAGE_MAX, PAST_READ_DEADLINE_MS
+from viewstamp.past_limits import BLAME_PAGE_MAX, PAST_READ_DEADLINE_MS
 from viewstamp.tokens import AccessToken
 
 BLAME_PATH: Final = "/viewstamp.api.history.v1.HistoryService/BlameEntity"

@@ -9,6 +9,7 @@ from typing import Final, Protocol
 from google.protobuf.message import Message
 
 from coordinator.base.alarms import Alarms
+from coordinator.base.roster import Roster
 from coordinator.gateway.local_reads import LocalReads, parsed
 from coordinator.gateway.status_digests import Digests, StatusDigests, Walks
 from coordinator.mux import types as mux
@@ -30,6 +31,7 @@ STATUSES: Final = {
     ReplicaStatus.VIEW_CHANGE: cluster_pb2.REPLICA_STATUS_VIEW_CHANGE,
     ReplicaStatus.NORMAL: cluster_pb2.REPLICA_STATUS_NORMAL,
     ReplicaStatus.HALTED: cluster_pb2.REPLICA_STATUS_HALTED,
+    ReplicaStatus.REMOVED: cluster_pb2.REPLICA_STATUS_REMOVED,
 }
 
 
@@ -73,13 +75,14 @@ class StatusSources:
     """The sources of the rest of the status, read for each request.
 
     `address` is where clients reach this replica, `generation` the snapshot from which it would
-    restart, `unfit` what speaks against it as primary, `level_supported` the highest feature level
-    that it supports.
+    restart, `unfit` what speaks against it as primary, `peer_address` where the others reach it,
+    `level_supported` the highest feature level that it supports.
     """
 
     address: str = ""
     generation: Callable[[], int] = lambda: 0
     unfit: Callable[[], str] = lambda: ""
+    peer_address: Callable[[], str] = lambda: ""
     level_in_force: Callable[[], int] = lambda: 0
     level_supported: Callable[[], int] = lambda: 0
     description: Callable[[], Description] = lambda: NO_DESCRIPTION
@@ -100,10 +103,9 @@ class ClusterStage:
         services: dict[mux.Stage, StatusService],
         session_count: Callable[[], int],
         session_entities: Callable[[], Iterable[tuple[int, bytes, bytes]]],
-        replica_id: int,
+        roster: Roster,
         cluster_id: bytes,
         others: Callable[[], Iterable[cluster_pb2.Replica]] = tuple,
-        replica_count: int = 1,
         sources: StatusSources | None = None,
         reads: Iterable[LocalReads] = (),
     ) -> None:
@@ -116,8 +118,7 @@ class ClusterStage:
         self._services = services
         self._session_count = session_count
         self._digests = StatusDigests(walks, session_entities)
-        self._replica_id = replica_id
-        self._replica_count = replica_count
+        self._roster = roster
         self._cluster_id = cluster_id
         self._queries = dict.fromkeys(_METHODS, self._query)
         for each in reads:
@@ -176,6 +177,7 @@ class ClusterStage:
             description=description.text,
             description_revision=description.modified_revision,
             sessions_digest=digests.get(mux.Stage.SESSIONS, ""),
+            epoch=self._roster.epoch,
         )
 
     def _replicas(self) -> list[cluster_pb2.Replica]:
@@ -189,8 +191,10 @@ class ClusterStage:
         return found
 
     def _role_of(self, replica_id: int) -> cluster_pb2.ReplicaRole.ValueType:
-        if replica_id >= self._replica_count:
+        if replica_id in self._roster.standbys:
             return cluster_pb2.REPLICA_ROLE_STANDBY
+        if replica_id not in self._roster.voters:
+            return cluster_pb2.REPLICA_ROLE_UNSPECIFIED  # it was removed
         if replica_id == self._progress.primary:
             return cluster_pb2.REPLICA_ROLE_PRIMARY
         return cluster_pb2.REPLICA_ROLE_BACKUP
@@ -198,7 +202,7 @@ class ClusterStage:
     def _replica_status(self) -> cluster_pb2.Replica:
         progress = self._progress
         return cluster_pb2.Replica(
-            replica_id=self._replica_id,
+            replica_id=self._roster.replica_id,
             status=STATUSES[progress.status],
             view=progress.view,
             op=progress.op,
@@ -208,6 +212,7 @@ class ClusterStage:
             generation=self._sources.generation(),
             unfit=self._sources.unfit(),
             feature_level_max=self._sources.level_supported(),
+            peer_address=self._sources.peer_address(),
         )
 
     def _service_status(self, stage: mux.Stage, digests: Digests) -> cluster_pb2.ServiceStatus:

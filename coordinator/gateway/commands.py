@@ -43,8 +43,8 @@ from coordinator.replica.batcher import (
     LooseCommand,
     Reply,
     SessionRequest,
-    check_size,
 )
+from coordinator.replica.request_sizes import check_request_size
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.log.v1 import log_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
@@ -411,7 +411,7 @@ def _check_form(request: submit_pb2.CommandRequest, spans: Sequence[SentSpan]) -
         size += len(items) + SPAN_OVERHEAD_BYTES
         check_commands(items)
     if commands > REQUEST_COMMANDS_MAX or size > PREPARE_BODY_BYTES_MAX:
-        check_size(commands, request.ByteSize())
+        check_request_size(commands, request.ByteSize())
 
 
 def _check_same(session_id: int, number: int, spans: Sequence[SentSpan], known: bytes) -> None:

@@ -14,7 +14,7 @@ says why.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import grpc.aio
@@ -23,6 +23,7 @@ from coordinator.base.decoded_requests import decoded_request
 from coordinator.base.refused_calls import abort
 from coordinator.gateway.caller_calls import CallerCalls, Callers
 from coordinator.gateway.forwarding import Forwarding
+from coordinator.gateway.replica_calls import Answer
 from coordinator.gateway.replies import header_of, with_header
 from coordinator.gateway.routes import Routes
 from coordinator.stages.catalog_codec import RAISE_FEATURE_LEVEL_CODE
@@ -38,14 +39,12 @@ REASON: Final = "an operator asked it to step down"
 _METHODS: Final = {method.path: method for method in methods_of_file(cluster_pb2.DESCRIPTOR)}
 
 Context = grpc.aio.ServicerContext[Any, Any]
-# Returns the response to a request's bytes. Raises Refusal.
-Answer = Callable[[CallerCalls, bytes], Awaitable[bytes]]
 
 
 class PrimaryCalls:
-    """Serves both. `abdicate` gets the reason and makes the replica stop leading, unless
-    `check_abdication` raises Refusal; `supported` returns the highest level of each replica, 0 if
-    not heard."""
+    """Serves both, and `further` calls by path. `abdicate` gets the reason and makes the replica
+    stop leading, unless `check_abdication` raises Refusal; `supported` returns the highest level of
+    each replica, 0 if not heard."""
 
     def __init__(
         self,
@@ -57,6 +56,7 @@ class PrimaryCalls:
         check_abdication: Callable[[], None],
         abdicate: Callable[[str], None],
         supported: Callable[[], Mapping[int, int]],
+        further: Mapping[str, Answer],
     ) -> None:
         self._cluster_id = cluster_id
         self._routes = routes
@@ -66,10 +66,15 @@ class PrimaryCalls:
         self._check_abdication = check_abdication
         self._abdicate = abdicate
         self._supported = supported
+        self._further = further
 
     def handlers(self) -> Mapping[str, Any]:
         """Return the gRPC method handlers by path."""
-        answers: dict[str, Answer] = {STEP_DOWN_PATH: self._step_down, RAISE_PATH: self._raise}
+        answers = {
+            STEP_DOWN_PATH: self._step_down,
+            RAISE_PATH: self._raise,
+            **self._further,
+        }
         return {path: self._handler(path, answer) for path, answer in answers.items()}
 
     def _handler(self, path: str, answer: Answer) -> Any:

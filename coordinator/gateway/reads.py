@@ -19,10 +19,10 @@ from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.errors import Refusal
 from viewstamp.limits import (
     FEATURE_LEVEL_SIGNS,
-    PAST_READ_DEADLINE_MS,
     READ_DEADLINE_MS,
     REQUEST_COMMANDS_MAX,
 )
+from viewstamp.past_limits import PAST_READ_DEADLINE_MS
 from viewstamp.routing import Method, MethodKind
 from viewstamp.tokens import AccessToken
 

@@ -39,7 +39,12 @@ _LOCAL: Final[tuple[tuple[ModuleType, frozenset[str]], ...]] = (
     (submit_service_pb2, frozenset({"Transact"})),
     (
         cluster_service_pb2,
-        frozenset({"GetStatus", "ListAlarms", "RaiseFeatureLevel", "SetClusterDescription"}),
+        frozenset(
+            {
+                *("GetStatus", "ListAlarms", "RaiseFeatureLevel", "SetClusterDescription"),
+                "BeginEpoch",
+            }
+        ),
     ),
     (
         snapshots_service_pb2,
@@ -120,7 +125,7 @@ class Routes:
                 f"no service of this cluster serves {_clipped(path)}",
                 method=_clipped(path),
             )
-        self._check_level(method)
+        self.check_level(method)
         return method
 
     def public_code(self, code: int, kind: MethodKind) -> Method:
@@ -140,8 +145,16 @@ class Routes:
                 " a session",
                 method=method.name,
             )
-        self._check_level(method)
+        self.check_level(method)
         return method
+
+    def check_level(self, method: Method) -> None:
+        """Raise Refusal FEATURE_LEVEL_REQUIRED if a method is above the level in force."""
+        if method.since_level == 1:
+            return  # level 1 is always in force
+        in_force = self.level_in_force()
+        if method.since_level > in_force:
+            raise _level_required(method, method.since_level, in_force)
 
     def check_command(self, method: Method, payload: bytes) -> None:
         """Do what `check_fields` does for one command."""
@@ -168,13 +181,6 @@ class Routes:
         for name, level in newer.items():
             if any(sets_field(command, name) for command in commands):
                 raise _level_required(method, level, in_force, field=name)
-
-    def _check_level(self, method: Method) -> None:
-        if method.since_level == 1:
-            return  # level 1 is always in force
-        in_force = self.level_in_force()
-        if method.since_level > in_force:
-            raise _level_required(method, method.since_level, in_force)
 
 
 def _level_required(method: Method, required: int, in_force: int, field: str = "") -> Refusal:

@@ -59,8 +59,10 @@ class SubmitStreams:
         check_serving: Callable[[], None],
         watch: GatewayWatch | None = None,
         audit: Audit | None = None,
+        addresses: Callable[[], Iterable[str]] = tuple,
     ) -> None:
         self.audit = audit
+        self._addresses = addresses
         self.cluster_id = cluster_id
         self.authenticator = authenticator
         self.commands = commands
@@ -171,6 +173,7 @@ class SubmitStreams:
             last_request_number=last_number,
             cluster_id=self.cluster_id,
             feature_level=self.commands.routes.level_in_force(),
+            addresses=self._addresses(),
         )
         await context.write(submit_pb2.SubmitResponse(opened=opened).SerializeToString())
 

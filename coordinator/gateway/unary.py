@@ -13,6 +13,7 @@ import grpc.aio
 
 from coordinator.base.command_traces import CommandTrace
 from coordinator.base.refused_calls import abort
+from coordinator.base.shared_deadline import SharedDeadline
 from coordinator.gateway.audit import Audit, AuditedCaller
 from coordinator.gateway.cluster import STATUS_CODES
 from coordinator.gateway.command_sizes import check_command
@@ -101,6 +102,7 @@ class UnaryCalls:
         self._reads = reads
         self._check_serving = check_serving
         self._watch = watch
+        self._deadline = SharedDeadline(COMMAND_DEADLINE_MS)
 
     async def serve(self, path: str, payload: bytes, context: Context) -> bytes:
         """Answer one call; aborts it with the refusal's status."""
@@ -279,9 +281,16 @@ class UnaryCalls:
             )
         )
         try:
-            return await _in_time(future), suffix
+            return await self._in_time(future), suffix
         finally:
             self._commands.settle_loose(taken)
+
+    async def _in_time(self, future: asyncio.Future[Reply]) -> Reply:
+        """Wait for a reply until a deadline: a primary may be cut off from the others, or stuck."""
+        try:
+            return await self._deadline.wait(future)
+        except TimeoutError as error:
+            raise outcome_unknown(COMMAND_DEADLINE_MS) from error
 
     async def _normalize(
         self, method: Method, payload: bytes, principal: AccessToken
@@ -315,7 +324,7 @@ class UnaryCalls:
             session_id, request, principal, traces, lambda: self._check_fence(session_id)
         )
         # Shielded: the request stays in flight for others who sent it when this caller is gone.
-        reply = await _in_time(asyncio.shield(admitted.future))
+        reply = await self._in_time(asyncio.shield(admitted.future))
         return reply, admitted.suffixes[0].get(0, b"")
 
     async def _query(
@@ -358,15 +367,6 @@ class UnaryCalls:
                 raise
             return reply
         return None
-
-
-async def _in_time(future: asyncio.Future[Reply]) -> Reply:
-    """Wait for a reply until a deadline: a primary may be cut off from the others, or stuck."""
-    try:
-        async with asyncio.timeout(COMMAND_DEADLINE_MS / 1000):
-            return await future
-    except TimeoutError as error:
-        raise outcome_unknown(COMMAND_DEADLINE_MS) from error
 
 
 _U64_MAX: Final = 2**64 - 1

@@ -40,7 +40,7 @@ from viewstamp.errors import Refusal
 from viewstamp.format import FormatError
 from viewstamp.format.manifest import encode_manifest, sections
 from viewstamp.format.prepare import SealedPrepare
-from viewstamp.limits import BLAME_PAGE_BYTES_MAX, BLAME_WALK_MS
+from viewstamp.past_limits import BLAME_PAGE_BYTES_MAX, BLAME_WALK_MS
 from viewstamp.telemetry import fields
 
 # Blocks of a snapshot in one message; each has at most some 64 KiB.

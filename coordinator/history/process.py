@@ -16,7 +16,7 @@ from threading import Thread
 from typing import Any, Final, Protocol
 
 from coordinator.history.messages import PastAnswer, PastMessage
-from viewstamp.limits import PAST_ANSWER_TIMEOUT_MS
+from viewstamp.past_limits import PAST_ANSWER_TIMEOUT_MS
 from viewstamp.telemetry import fields
 
 MODULE: Final = "past"

@@ -27,10 +27,12 @@ from coordinator.history.tally import GIVEN_UP, NobodyWaitsError, PastTally
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
 from viewstamp.limits import (
+    READ_RETRY_DELAY_MS,
+)
+from viewstamp.past_limits import (
     PAST_IDLE_MS,
     PAST_READS_WAITING_MAX,
     PAST_READS_WAITING_PER_USER_MAX,
-    READ_RETRY_DELAY_MS,
 )
 from viewstamp.telemetry.rpc import OK
 

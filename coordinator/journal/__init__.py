@@ -66,12 +66,8 @@ from coordinator.journal.errors import (
     WrongCluster,
     WrongReplica,
 )
-from coordinator.journal.journal import (
-    PREPARES_KEPT_MIN,
-    RESERVE_SEGMENTS,
-    SPARE_SEGMENTS,
-    Journal,
-)
+from coordinator.journal.held_log import PREPARES_KEPT_MIN
+from coordinator.journal.journal import RESERVE_SEGMENTS, SPARE_SEGMENTS, Journal
 from coordinator.journal.opening import Fault, Recovery
 from coordinator.journal.superblock import Superblock
 

@@ -241,6 +241,24 @@ def carry_out(
     if plan.cut is not None:
         _zero_tail(opened, contents, plan)
     _write_again(opened, unproven)
+    strays = tuple(
+        (opened.files[stray.segment].path, stray.offset)
+        for stray in harmless_strays(contents.entries, contents.strays)
+        if stray.offset > 0
+    )
+    headers = tuple(opened.files[number].path for number in mended)
+    return recovery_of(opened, plan, identity, headers, strays, len(unproven))
+
+
+def recovery_of(
+    opened: OpenSegments,
+    plan: OpeningPlan,
+    identity: JournalIdentity,
+    repaired_headers: tuple[str, ...],
+    stray_sectors: tuple[tuple[str, int], ...],
+    rewritten_count: int,
+) -> Recovery:
+    """Return what there is to tell of a plan that was carried out."""
     faults = _faults(opened, plan.judged)
     live_headers = [entry.header for entry in plan.live.values() if entry.header is not None]
     head = live_headers[-1] if live_headers else None
@@ -255,13 +273,9 @@ def carry_out(
         holes=holes(plan.live, known, identity.replay_op),
         doubtful=tuple(sorted(plan.doubtful)),
         cut=_cut(opened, plan),
-        repaired_headers=tuple(opened.files[number].path for number in mended),
-        stray_sectors=tuple(
-            (opened.files[stray.segment].path, stray.offset)
-            for stray in harmless_strays(contents.entries, contents.strays)
-            if stray.offset > 0
-        ),
-        rewritten_count=len(unproven),
+        repaired_headers=repaired_headers,
+        stray_sectors=stray_sectors,
+        rewritten_count=rewritten_count,
     )
 
 
@@ -361,8 +375,8 @@ class Recovered:
     plan: OpeningPlan
     recovery: Recovery
 
-    def end(self) -> tuple[int, int, int]:
-        """Return the sequence of the next record, and the first segment and offset open to it."""
+    def end(self) -> tuple[int, int]:
+        """Return the first segment and offset that are open to the next record."""
         plan = self.plan
         ends = [(each.segment, each.offset + each.extent_bytes) for each in plan.kept]
         end = max(ends, default=(min(self.opened.files), SECTOR_BYTES))
@@ -371,7 +385,7 @@ class Recovered:
         if last >= end:
             # That content is evidence, and the place is not trusted with new records.
             end = last[0], self.opened.files[last[0]].size()
-        return plan.last_sequence + 1, *end
+        return end
 
 
 def recover(storage: Storage, directory: str, identity: JournalIdentity) -> Recovered:

@@ -89,38 +89,45 @@ def place(
     return placed
 
 
-def encode(
+def frames_of(
     placed: Sequence[Placed],
     *,
     next_sequence: int,
-    journal_id: bytes,
     head: SealedHeader | None,
     superblock_sequence: int,
-) -> list[bytes]:
-    """Return the bytes of a group of records; all records before the group are durable already.
+) -> list[Frame]:
+    """Return the frames of a group of records; all records before the group are durable already.
 
     A record names the superblock if the feature level allows that: of a prepare its own level, of
     any other record that of the `head` of the log.
     """
     return [
-        encode_record(
-            Frame(
-                record.content.kind,
-                sequence,
-                next_sequence - 1,
-                record.content.op,
-                len(record.content.data),
-                record.content.checksum,
-                superblock_sequence=(
-                    superblock_sequence if names_superblock(record.content.header or head) else 0
-                ),
+        Frame(
+            record.content.kind,
+            sequence,
+            next_sequence - 1,
+            record.content.op,
+            len(record.content.data),
+            record.content.checksum,
+            superblock_sequence=(
+                superblock_sequence if names_superblock(record.content.header or head) else 0
             ),
+        )
+        for sequence, record in enumerate(placed, start=next_sequence)
+    ]
+
+
+def encode(placed: Sequence[Placed], frames: Sequence[Frame], *, journal_id: bytes) -> list[bytes]:
+    """Return the bytes of a group of records."""
+    return [
+        encode_record(
+            frame,
             record.content.data,
             journal_id=journal_id,
             segment=record.segment,
             offset=record.offset,
         )
-        for sequence, record in enumerate(placed, start=next_sequence)
+        for record, frame in zip(placed, frames, strict=True)
     ]
 
 

@@ -9,6 +9,7 @@ from coordinator.journal.errors import CorruptJournal, SuperblockOlder
 from coordinator.journal.findings import JournalFinding, Stray, VerifiedRecord
 from coordinator.journal.live import chain_breaks, in_doubt, live_entries, unconnected
 from coordinator.journal.recovery import Evidence, Judged, judge
+from coordinator.journal.rules import LogBase
 from coordinator.journal.superblock import NO_SUPERBLOCK, SuperblockMark
 from coordinator.storage import StorageFile
 from viewstamp.format.record import SECTOR_BYTES, Frame, RecordKind
@@ -43,6 +44,11 @@ class JournalIdentity:
         superblock knows to be committed: entries behind it may be lost, too.
         """
         return 0 if self.is_base_fetched else self.replay_op - 1
+
+    @property
+    def base(self) -> LogBase:
+        """The entry before the first one that a restart must find."""
+        return LogBase(self.replay_op - 1, self.base_checksum) if self.replay_op > 1 else LogBase()
 
     @property
     def single(self) -> bool:
@@ -135,13 +141,28 @@ def make_plan(opened: OpenSegments, contents: Contents, identity: JournalIdentit
         reached_op=identity.reached_op,
         known_sequence=identity.superblock.journal_sequence,
     )
+    return judged_plan(opened, contents, judged, evidence, identity, needs_covered=identity.single)
+
+
+def judged_plan(
+    opened: OpenSegments,
+    contents: Contents,
+    judged: list[Judged],
+    evidence: Evidence,
+    identity: JournalIdentity,
+    *,
+    needs_covered: bool,
+) -> OpeningPlan:
+    """Decide what to do about what was judged. `needs_covered` says that entries which a snapshot
+    covers have to be a chain, too, where nobody else can supply them. Raises CorruptJournal.
+    """
     for verdict in judged:
         if verdict.decision is RecoveryDecision.REFUSE:
             _refuse(opened, verdict.finding)
     cuts = [verdict.finding for verdict in judged if verdict.decision is RecoveryDecision.CUT]
     cut = min(cuts, key=lambda finding: finding.first_sequence) if cuts else None
     judged = [v for v in judged if cut is None or v.finding.first_sequence < cut.first_sequence]
-    plan = _plan(contents, judged, evidence, cut, identity)
+    plan = _plan(contents, judged, evidence, cut, identity, needs_covered=needs_covered)
     if identity.single:
         _check_single(opened, plan, identity)
         _check_superblock(opened, contents, identity)
@@ -197,6 +218,8 @@ def _plan(
     evidence: Evidence,
     cut: JournalFinding | None,
     identity: JournalIdentity,
+    *,
+    needs_covered: bool,
 ) -> OpeningPlan:
     """Derive the log from the records that stay; records that are cut off have no say in it."""
     kept = [
@@ -210,7 +233,7 @@ def _plan(
     doubtful = in_doubt(live, lost)
     for op in doubtful:
         del live[op]
-    if not identity.single:
+    if not needs_covered:
         for op in unconnected(live, identity.replay_op - 1, identity.base_checksum):
             del live[op]
     return OpeningPlan(kept, live, doubtful, judged, evidence, remaining.restart[1], cut)

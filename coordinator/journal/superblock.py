@@ -13,6 +13,7 @@ the disk. The file never grows, so a full disk cannot stop a view change.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -177,6 +178,12 @@ class Superblock:
             raise
         return superblock
 
+    @staticmethod
+    def read(storage: Storage, path: str) -> SuperblockState:
+        """Return the state to continue from, and write nothing. Raises what `open` raises."""
+        with closing(storage.open(path)) as file:
+            return choose([_read_copy(file, copy) for copy in range(COPIES)], path).state
+
     @property
     def sequence(self) -> int:
         """The number of states written, this one included."""
@@ -199,6 +206,29 @@ class Superblock:
         self._put(sealed, range(COPIES))
         self._current = sealed
 
+    def deviating(self) -> tuple[int, ...]:
+        """Return the numbers of the copies that the disk, not memory, has otherwise than they were
+        written. A write under way deviates, too."""
+        self._file.drop_cached(0, COPIES * COPY_BYTES)
+        return tuple(copy for copy in range(COPIES) if not self._is_whole(copy))
+
+    def _is_whole(self, copy: int) -> bool:
+        try:
+            return _read_copy(self._file, copy) == self._current
+        except FormatVersionError:
+            return False
+
+    def mend(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Rewrite the deviating copies; return their numbers, and those that deviate even now.
+
+        Never beside a `write`. Raises SuperblockFailed if the disk refuses.
+        """
+        if self._failure is not None:
+            raise SuperblockFailed(self._failure)
+        found = self.deviating()
+        self._write_copies(self._current, found)
+        return found, self.deviating() if found else ()
+
     def close(self) -> None:
         """Close the file."""
         self._file.close()
@@ -213,18 +243,21 @@ class Superblock:
 
     def _put(self, sealed: SuperblockCopy, order: Sequence[int]) -> None:
         """Write the copies one by one, then check that enough of them can be read."""
-        try:
-            for copy in order:
-                self._file.write(copy * COPY_BYTES, encode_copy(sealed, copy))
-                self._file.sync()
-        except OSError as error:
-            raise self._fail(f"writing sequence {sealed.sequence}: {error}") from error
+        self._write_copies(sealed, order)
         verified = sum(_read_copy(self._file, copy) == sealed for copy in range(COPIES))
         if verified < WRITE_QUORUM:
             raise self._fail(
                 f"only {verified} copies of sequence {sealed.sequence} read back as written, "
                 f"{WRITE_QUORUM} are needed"
             )
+
+    def _write_copies(self, sealed: SuperblockCopy, order: Sequence[int]) -> None:
+        try:
+            for copy in order:
+                self._file.write(copy * COPY_BYTES, encode_copy(sealed, copy))
+                self._file.sync()
+        except OSError as error:
+            raise self._fail(f"writing sequence {sealed.sequence}: {error}") from error
 
     def _fail(self, what: str) -> SuperblockFailed:
         self._failure = f"superblock {self._file.path}: {what}. This process must end"

@@ -20,11 +20,13 @@ from coordinator.mux.catalog_decisions import (
 from coordinator.mux.catalog_types import (
     GENERATION_ZERO,
     NO_DESCRIPTION,
+    BeginEpoch,
     BeginSnapshot,
     CatalogCommand,
     CatalogCounters,
     CatalogDone,
     CatalogResult,
+    ClusterMembers,
     CompleteSnapshot,
     CreateSnapshot,
     CreateSnapshotResult,
@@ -48,6 +50,7 @@ from coordinator.mux.entities import (
     COUNTERS_KIND,
     DESCRIPTION_KIND,
     FEATURE_LEVEL_KIND,
+    MEMBERS_KIND,
     SNAPSHOT_KIND,
     CatalogValue,
     key_of,
@@ -81,6 +84,7 @@ class CatalogMachine:
         self._counters: Table[None, CatalogCounters] = Table(self._undo)
         self._level: Table[None, FeatureLevel] = Table(self._undo)
         self._description: Table[None, Description] = Table(self._undo)
+        self._members: Table[None, ClusterMembers] = Table(self._undo)
         # Generations changed since the last call of `take_changes`.
         self._touched: list[int] = []
         self._mark = 0  # how many had changed at the savepoint
@@ -123,6 +127,11 @@ class CatalogMachine:
         """The purpose of the cluster."""
         return self._description.get(None) or NO_DESCRIPTION
 
+    @property
+    def members(self) -> ClusterMembers | None:
+        """Who belongs to the cluster; None in the epoch that began with it."""
+        return self._members.get(None)
+
     def standing(self, generation: int) -> GenerationStanding:
         """Return where a generation stands."""
         snapshot = self._snapshots.get(generation)
@@ -160,6 +169,8 @@ class CatalogMachine:
             return self._raise_level(command, max(feature_level, self.feature_level))
         if isinstance(command, SetDescription):
             return self._describe(command, revision)
+        if isinstance(command, BeginEpoch):
+            return self._begin_epoch(command, op)
         if isinstance(command, PruneSnapshots):
             return self._applied(self._prune(command, timestamp))
         if isinstance(command, CreateSnapshot):
@@ -219,6 +230,7 @@ class CatalogMachine:
             RowKind(COUNTERS_KIND, lambda _: self._counters, encode, key_of),
             RowKind(FEATURE_LEVEL_KIND, lambda _: self._level, encode, key_of),
             RowKind(DESCRIPTION_KIND, lambda _: self._description, encode, key_of),
+            RowKind(MEMBERS_KIND, lambda _: self._members, encode, key_of),
         )
 
     def load(self, values: Iterable[CatalogValue]) -> None:
@@ -230,6 +242,8 @@ class CatalogMachine:
                 self._level.put(None, value)
             elif isinstance(value, Description):
                 self._description.put(None, value)
+            elif isinstance(value, ClusterMembers):
+                self._members.put(None, value)
             else:
                 self._counters.put(None, value)
         self._undo.settle()
@@ -322,6 +336,21 @@ class CatalogMachine:
             return self._applied(RaiseFeatureLevelResult(in_force))
         self._level.put(None, FeatureLevel(command.level))
         return self._applied(RaiseFeatureLevelResult(command.level))
+
+    def _begin_epoch(self, command: BeginEpoch, op: int) -> SessionApplied:
+        """Note who belongs to the cluster. The core has decided that already, with this entry.
+
+        Without voters the members are forgotten: a restore founds a new cluster, which has none.
+        """
+        if not command.voters:
+            if self.members is not None:
+                self._members.delete(None)
+            return self._applied(CatalogDone())
+        members = ClusterMembers(
+            op, command.first_view, command.voters, command.standbys, command.next_replica_id
+        )
+        self._members.put(None, members)
+        return self._applied(CatalogDone())
 
     def _describe(self, command: SetDescription, revision: int) -> SessionApplied | SessionRefused:
         """Set the purpose of the cluster, unless it changed since the caller read it."""

@@ -89,6 +89,30 @@ class Description:
     modified_revision: int
 
 
+@dataclass(frozen=True, slots=True)
+class EpochMember:
+    """A replica of an epoch: where it listens for the others, and the disk that got its vote.
+
+    `disk_id` is empty for standbys, and for replicas that had their votes from the beginning.
+    """
+
+    replica_id: int
+    peer_address: str
+    disk_id: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterMembers:
+    """Who belongs to the cluster since entry `began_op`; `voters` are in the order in which they
+    lead."""
+
+    began_op: int
+    first_view: int
+    voters: tuple[EpochMember, ...]
+    standbys: tuple[EpochMember, ...]
+    next_replica_id: int
+
+
 # No purpose was set. Never stored.
 NO_DESCRIPTION = Description("", 0)
 
@@ -181,6 +205,16 @@ class SetDescription:
     validate_only: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class BeginEpoch:
+    """End the epoch; those named belong to the next one (internal)."""
+
+    first_view: int
+    voters: tuple[EpochMember, ...]
+    standbys: tuple[EpochMember, ...]
+    next_replica_id: int
+
+
 # Commands about a generation that people send.
 Requested: TypeAlias = CreateSnapshot | DeleteSnapshot | SetRetention
 CatalogCommand: TypeAlias = (
@@ -193,6 +227,7 @@ CatalogCommand: TypeAlias = (
     | FailSnapshot
     | RaiseFeatureLevel
     | SetDescription
+    | BeginEpoch
 )
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 
 from coordinator.mux.catalog_types import (
     CatalogCounters,
+    ClusterMembers,
     Description,
     FeatureLevel,
     Snapshot,
@@ -30,6 +31,7 @@ SNAPSHOT_KIND: Final = 1
 COUNTERS_KIND: Final = 2
 FEATURE_LEVEL_KIND: Final = 3
 DESCRIPTION_KIND: Final = 4
+MEMBERS_KIND: Final = 5
 
 _ONE = struct.Struct(">Q")
 _TWO = struct.Struct(">QQ")
@@ -79,7 +81,7 @@ class WindowRow:
 
 # The decoded entities of a section.
 SessionsValue: TypeAlias = Session | Minimum | WindowRow | RequestReply
-CatalogValue: TypeAlias = Snapshot | CatalogCounters | FeatureLevel | Description
+CatalogValue: TypeAlias = Snapshot | CatalogCounters | FeatureLevel | Description | ClusterMembers
 
 
 def number_key(number: int) -> bytes:
@@ -106,6 +108,8 @@ def kind_and_key(value: SessionsValue | CatalogValue) -> tuple[int, bytes]:
             return FEATURE_LEVEL_KIND, WHOLE_TABLE_KEY
         case Description():
             return DESCRIPTION_KIND, WHOLE_TABLE_KEY
+        case ClusterMembers():
+            return MEMBERS_KIND, WHOLE_TABLE_KEY
 
 
 def key_of(_: object, value: SessionsValue | CatalogValue) -> bytes:

@@ -12,6 +12,7 @@ from typing import TypeVar
 from coordinator.mux.catalog_decisions import ROOT_BYTES
 from coordinator.mux.catalog_types import (
     CatalogCounters,
+    ClusterMembers,
     Description,
     FeatureLevel,
     Restored,
@@ -74,6 +75,7 @@ def checked_catalog(restored: Restored, codec: Codec) -> list[CatalogValue]:
     _check_own_cut(restored, snapshots)
     _check_level(restored, values)
     _check_description(restored, values)
+    _check_members(restored, values)
     return values
 
 
@@ -217,4 +219,21 @@ def _check_description(restored: Restored, values: Iterable[CatalogValue]) -> No
             raise RestoreError(
                 f"the description was set at revision {value.modified_revision}, outside of"
                 f" 1..{restored.revision}"
+            )
+
+
+def _check_members(restored: Restored, values: Iterable[CatalogValue]) -> None:
+    """Check that an entry up to the cut named the members, each once and below the next id."""
+    for value in values:
+        if not isinstance(value, ClusterMembers):
+            continue
+        if not 1 <= value.began_op <= restored.op:
+            raise RestoreError(
+                f"the epoch began behind op {value.began_op}, outside of 1..{restored.op}"
+            )
+        ids = [member.replica_id for member in value.voters + value.standbys]
+        if not value.voters or len(set(ids)) < len(ids) or max(ids) >= value.next_replica_id:
+            raise RestoreError(
+                f"the members {ids} of the epoch must have ids of their own below the next one,"
+                f" {value.next_replica_id}, and one of them a vote"
             )

@@ -36,6 +36,7 @@ EMPTY_FRAME = b"\x0a\x00"
 TRANSACT_CODE = 10
 # The code of SnapshotsService.BeginSnapshot, the cut.
 BEGIN_SNAPSHOT_CODE = 405
+BEGIN_EPOCH_CODE = 413
 # The codes of the builtin reads of a domain stage: its state digest, and its recent changes.
 STATE_DIGEST_CODE = 0
 CHANGES_CODE = 99

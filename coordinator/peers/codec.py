@@ -338,6 +338,7 @@ TABLE: Final = (
         (_plain("first_op"), _plain("last_op")),
     ),
     _Kind(core.CommittedMessage, "committed", (_PREPARE, _COMMIT), OutboxLane.BODY),
+    _Kind(core.EpochEndedMessage, "epoch_ended", (_plain("epoch"), _OP, _CHECKSUM)),
     _Kind(
         core.CommittedGoneMessage,
         "committed_gone",
@@ -364,6 +365,8 @@ TABLE: Final = (
             _plain("common_op"),
             _fixed_or_empty("common_digest", APPLIED_DIGEST_BYTES),
             _DISK,
+            _fixed_or_empty("disk_id", DISK_ID_BYTES),
+            _plain("lacks_vote"),
         ),
     ),
 )

@@ -13,9 +13,11 @@ import grpc.aio
 from coordinator.base.clock import monotonic_ms
 from coordinator.peers.agreement import agreed_limits
 from coordinator.peers.files import SnapshotFilesServer
+from coordinator.peers.hello import Hello
 from coordinator.peers.listener import SERVER_OPTIONS, Listener
 from coordinator.peers.peers import STOP_GRACE_MS, PeersConfig, bind, credentials_of, hello_of
 from coordinator.peers.routing import Handler
+from coordinator.peers.send_shares import SendShares
 from coordinator.snapshot.ports import SnapshotProvider
 from viewstamp import grpc_transport
 
@@ -40,7 +42,8 @@ class FilesOnly:
         self._mends = mends
         own = hello_of(config, agreed_limits())
         listener = Listener(own, _Nobody(), monotonic_ms, mends=self._why)
-        files = SnapshotFilesServer(snapshots, listener.refusal_of, adopted)
+        shares = SendShares(config.settings.send_bytes_per_s)
+        files = SnapshotFilesServer(snapshots, listener.refusal_of, adopted, shares)
         self._handlers = (listener.handlers(), files.handlers())
         self._server: grpc.aio.Server | None = None
 
@@ -66,6 +69,9 @@ class _Nobody:
 
     def welcomed(self, replica: int, boot_nonce: bytes) -> None:
         raise AssertionError("a replica that cannot start has accepted a stream")
+
+    def has_place(self, hello: Hello) -> bool:
+        return True  # it is told what is to be mended first
 
     @property
     def handlers(self) -> Mapping[type, Handler]:

@@ -12,6 +12,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
+from coordinator.base.roster import Roster
 from viewstamp.api.replication.v1 import replication_service_pb2 as pb
 from viewstamp.limits import BOOT_NONCE_BYTES, CLUSTER_ID_BYTES
 
@@ -38,6 +39,7 @@ class HelloRefusal(Enum):
     OLD_BUILD = "old_build"
     OLDER_DIRECTORY = "older_directory"
     EXPIRED_CERTIFICATE = "expired_certificate"
+    REMOVED_REPLICA = "removed_replica"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,11 @@ NO_DISK: Final = DiskMark()
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Who connects, and to whom. `to_replica` is the index of the intended replica."""
+    """Who connects, and to whom. `to_replica` is the id of the intended replica.
+
+    `replica_count` and `standby_count` are those with which the cluster was founded. They say who
+    belongs to it as long as it is in epoch 0.
+    """
 
     cluster_id: bytes
     wire_version: int
@@ -77,14 +83,16 @@ class Hello:
     standby_count: int = 0
     feature_level_max: int = 0  # the highest that the build knows
     disk: DiskMark = NO_DISK
+    epoch: int = 0
+    peer_address: str = ""
 
     def to(self, replica: int) -> Hello:
         """Return the hello for another replica."""
         return replace(self, to_replica=replica)
 
-    def on(self, disk: DiskMark) -> Hello:
-        """Return the hello of a replica whose directory has come this far."""
-        return replace(self, disk=disk)
+    def on(self, disk: DiskMark, epoch: int = 0) -> Hello:
+        """Return the hello of a replica in an epoch, whose directory has come this far."""
+        return replace(self, disk=disk, epoch=epoch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +116,8 @@ def encode_hello(hello: Hello) -> pb.ReplicaHello:
         standby_count=hello.standby_count,
         feature_level_max=hello.feature_level_max,
         disk=encode_disk(hello.disk),
+        epoch=hello.epoch,
+        peer_address=hello.peer_address,
     )
 
 
@@ -150,6 +160,8 @@ def decode_hello(message: pb.ReplicaHello) -> Hello:
         standby_count=message.standby_count,
         feature_level_max=message.feature_level_max,
         disk=decode_disk(message.disk),
+        epoch=message.epoch,
+        peer_address=message.peer_address,
     )
 
 
@@ -165,6 +177,22 @@ def judge(own: Hello, theirs: Hello, level_in_force: int = 0) -> RefusedHello | 
     if theirs.feature_level_max < level_in_force:
         return RefusedHello(HelloRefusal.OLD_BUILD, _old_build(theirs, level_in_force))
     return None
+
+
+def judge_member(roster: Roster, theirs: Hello) -> RefusedHello | None:
+    """Return why a replica of a later epoch refuses one that does not belong to it.
+
+    A replica of an epoch that is still to come here is welcome, whoever it is: it may be the only
+    one that can tell of that epoch.
+    """
+    replica, epoch = theirs.replica_id, roster.epoch
+    if replica in (*roster.members, *roster.former) or theirs.epoch > epoch:
+        return None
+    return RefusedHello(
+        HelloRefusal.REMOVED_REPLICA,
+        f"replica {replica} is no member of epoch {epoch}: it was removed, or never added; stop its"
+        " process, and add a replica with an empty directory if you need one",
+    )
 
 
 def judge_answer(own: Hello, answer: Hello) -> RefusedHello | None:
@@ -225,13 +253,13 @@ def _other_cluster(own: Hello, theirs: Hello) -> str | None:
 
 
 def _other_replica_count(own: Hello, theirs: Hello) -> str | None:
-    if own.replica_count == theirs.replica_count:
+    if own.replica_count == theirs.replica_count or _have_changed(own, theirs):
         return None
     return f"told of {theirs.replica_count} replicas, this one of {own.replica_count}"
 
 
 def _other_standby_count(own: Hello, theirs: Hello) -> str | None:
-    if own.standby_count == theirs.standby_count:
+    if own.standby_count == theirs.standby_count or _have_changed(own, theirs):
         return None
     return (
         f"told of {theirs.standby_count} standbys, this one of {own.standby_count}: give every"
@@ -243,10 +271,20 @@ def _other_configuration(own: Hello, theirs: Hello) -> str | None:
     if own.configuration_digest == theirs.configuration_digest:
         return None
     found, due = theirs.configuration_digest.hex()[:16], own.configuration_digest.hex()[:16]
-    return f"digest of limits {found}, this replica's is {due}: run builds with equal limits"
+    return (
+        f"digest of limits {found}, this replica's is {due}: run builds with equal limits, and with"
+        " the same --journal and --journal-ring-bytes"
+    )
+
+
+def _have_changed(own: Hello, theirs: Hello) -> bool:
+    """The members of one of the two are no longer those that founded the cluster."""
+    return own.epoch > 0 or theirs.epoch > 0
 
 
 def _unknown_replica(own: Hello, theirs: Hello) -> str | None:
+    if _have_changed(own, theirs):
+        return None  # the roster says who is known, or whoever is ahead
     if theirs.replica_id < own.replica_count + own.standby_count:
         return None
     beside = f" and {own.standby_count} standbys" if own.standby_count else ""
@@ -303,6 +341,7 @@ _NUMBERS: Final = MappingProxyType(
         HelloRefusal.OLD_BUILD: pb.HELLO_REFUSAL_OLD_BUILD,
         HelloRefusal.OLDER_DIRECTORY: pb.HELLO_REFUSAL_OLDER_DIRECTORY,
         HelloRefusal.EXPIRED_CERTIFICATE: pb.HELLO_REFUSAL_EXPIRED_CERTIFICATE,
+        HelloRefusal.REMOVED_REPLICA: pb.HELLO_REFUSAL_REMOVED_REPLICA,
     }
 )
 _REASONS: Final = MappingProxyType({number: reason for reason, number in _NUMBERS.items()})

@@ -19,14 +19,18 @@ happened while the two replicas did not hear each other.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
 from coordinator.peers.hello import DiskMark, Hello, HelloRefusal, RefusedHello
+from viewstamp.format.epoch_members import STANDBYS_MAX, VOTERS_MAX
 
 # Directories that one replica has had. The oldest is forgotten.
 DISKS_REMEMBERED_MAX: Final = 16
+# The other replicas of an epoch, one that was just removed, and guests of a later epoch. Strangers
+# beyond them are not judged, and have no part in anything.
+REPLICAS_REMEMBERED_MAX: Final = VOTERS_MAX + STANDBYS_MAX
 # Starts of one replica whose late words are told from those of the present one.
 STARTS_REMEMBERED_MAX: Final = 16
 
@@ -91,9 +95,23 @@ class KnownDisks:
             marks = {mark.disk_id: mark for mark in each.marks}
             self._replicas[each.replica_id] = _Replica(each.boot_nonce, marks=marks)
 
+    def keep(self, replicas: Collection[int]) -> None:
+        """Forget all other replicas, whose ids are never given again."""
+        gone = self._replicas.keys() - set(replicas)
+        for replica in gone:
+            del self._replicas[replica]
+        if gone:
+            self._changed(False)
+
+    def _of(self, replica_id: int) -> _Replica:
+        """Return what is known of a replica, and remember it from now on if there is room."""
+        if replica_id in self._replicas or len(self._replicas) < REPLICAS_REMEMBERED_MAX:
+            return self._replicas.setdefault(replica_id, _Replica())
+        return _Replica()
+
     def judge(self, hello: Hello) -> RefusedHello | None:
         """Return why a replica must not take part with its directory; else remember it."""
-        replica = self._replicas.setdefault(hello.replica_id, _Replica())
+        replica = self._of(hello.replica_id)
         if hello.boot_nonce != replica.boot_nonce:
             detail = _forgotten(replica, hello.disk)
             if detail is not None:
@@ -108,7 +126,7 @@ class KnownDisks:
 
     def heard(self, replica_id: int, mark: DiskMark) -> None:
         """Take what a running replica tells; an earlier process' words are left out."""
-        replica = self._replicas.setdefault(replica_id, _Replica())
+        replica = self._of(replica_id)
         if not mark.disk_id or mark.boot_nonce != replica.boot_nonce:
             return
         known = replica.marks.get(mark.disk_id)

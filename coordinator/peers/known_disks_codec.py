@@ -16,15 +16,18 @@ from itertools import pairwise
 from typing import Final
 
 from coordinator.peers.hello import DISK_ID_BYTES, DiskMark
-from coordinator.peers.known_disks import DISKS_REMEMBERED_MAX, RememberedReplica
+from coordinator.peers.known_disks import (
+    DISKS_REMEMBERED_MAX,
+    REPLICAS_REMEMBERED_MAX,
+    RememberedReplica,
+)
 from viewstamp.format import FormatError
-from viewstamp.limits import BOOT_NONCE_BYTES, CLUSTER_ID_BYTES, REPLICAS_MAX, STANDBYS_MAX
+from viewstamp.limits import BOOT_NONCE_BYTES, CLUSTER_ID_BYTES
 
 _HEAD: Final = struct.Struct(f"<{CLUSTER_ID_BYTES}sII")
 _REPLICA: Final = struct.Struct(f"<II{BOOT_NONCE_BYTES}s")
 _MARK: Final = struct.Struct(f"<{DISK_ID_BYTES}sQQQQ")
-_OTHERS_MAX: Final = REPLICAS_MAX + STANDBYS_MAX - 1
-MEMORY_BYTES_MAX: Final = _HEAD.size + _OTHERS_MAX * (
+MEMORY_BYTES_MAX: Final = _HEAD.size + REPLICAS_REMEMBERED_MAX * (
     _REPLICA.size + DISKS_REMEMBERED_MAX * _MARK.size
 )
 
@@ -67,8 +70,8 @@ def decode_memory(owner: MemoryOwner, content: bytes) -> tuple[RememberedReplica
 
 
 def _replicas(content: bytes, count: int) -> Iterator[RememberedReplica]:
-    if count > _OTHERS_MAX:
-        raise FormatError(f"it tells of {count} replicas, more than {_OTHERS_MAX}")
+    if count > REPLICAS_REMEMBERED_MAX:
+        raise FormatError(f"it tells of {count} replicas, more than {REPLICAS_REMEMBERED_MAX}")
     offset = _HEAD.size
     for _ in range(count):
         replica_id, mark_count, boot_nonce = _REPLICA.unpack_from(content, offset)

@@ -109,11 +109,12 @@ class PeerLink:
         changed: Callable[[], None],
         disk: Callable[[], DiskMark] = DiskMark,
         known_disks: KnownDisks | None = None,
+        epoch: Callable[[], int] = lambda: 0,
     ) -> None:
         """Say `hello`, which names the peer, to `address`.
 
-        `disk` tells how far the directory of this replica has come; the peer's answer is judged by
-        `known_disks`.
+        `disk` tells how far the directory of this replica has come, `epoch` in which one it is; the
+        peer's answer is judged by `known_disks`.
         """
         self.address = address
         self.standing = LinkStatus(LinkState.CONNECTING, "not tried yet")
@@ -124,6 +125,7 @@ class PeerLink:
         self._hello = hello
         self._disk = disk
         self._known_disks = known_disks or KnownDisks()
+        self._epoch = epoch
         self._certificates = certificates
         self._changed = changed
         self._wake = asyncio.Event()
@@ -182,6 +184,8 @@ class PeerLink:
 
     async def attempt(self) -> LinkStatus:
         """Hold one stream as long as it lasts; return why it ended."""
+        if not self.address:
+            return LinkStatus(LinkState.CONNECTING, "nobody has told its address yet")
         channel = dial(self.address, self._hello.to_replica, self._certificates)
         try:
             call: Any = channel.stream_stream(EXCHANGE_PATH)()
@@ -229,7 +233,9 @@ class PeerLink:
         return LinkStatus(LinkState.CONNECTING, "the peer closed the stream")
 
     async def _say_hello(self, call: Any) -> RefusedHello | None:
-        request = pb.ExchangeRequest(hello=encode_hello(self._hello.on(self._disk())))
+        request = pb.ExchangeRequest(
+            hello=encode_hello(self._hello.on(self._disk(), self._epoch()))
+        )
         async with asyncio.timeout(self.patience_ms / 1000):
             with contextlib.suppress(asyncio.InvalidStateError):  # it has ended: reading tells why
                 await call.write(request.SerializeToString())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -17,6 +17,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
+from coordinator.base.roster import Roster
 from coordinator.base.tasks import first_to_end
 from coordinator.peers.codec import Undecodable, decode_packet
 from coordinator.peers.hello import (
@@ -27,6 +28,7 @@ from coordinator.peers.hello import (
     decode_hello,
     encode_verdict,
     judge,
+    judge_member,
 )
 from coordinator.peers.known_disks import KnownDisks
 from coordinator.peers.link import HELLO_TIMEOUT_MS, KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS
@@ -62,6 +64,10 @@ class ListenerEvents(Protocol):
 
     def welcomed(self, replica: int, boot_nonce: bytes) -> None:
         """A peer has said hello and was accepted."""
+        ...
+
+    def has_place(self, hello: Hello) -> bool:
+        """Return whether a peer is a member, or a guest of a later epoch for whom there is room."""
         ...
 
     @property
@@ -110,13 +116,19 @@ class Listener:
         level_in_force: Callable[[], int] = lambda: 0,
         disk: Callable[[], DiskMark] = DiskMark,
         known_disks: KnownDisks | None = None,
+        roster: Roster | None = None,
+        introduce: Callable[[bytes, _Context], Awaitable[bytes]] | None = None,
     ) -> None:
         """`mends` says what this replica has to do before it can exchange messages, or is empty.
 
-        `disk` tells how far the directory of this replica has come.
+        `disk` tells how far the directory of this replica has come. Without `roster` the members
+        are those that founded the cluster. `introduce` answers newcomers; without it nobody does.
         """
-        members = range(own.replica_count + own.standby_count)
-        self.heard = {replica: Heard() for replica in members if replica != own.replica_id}
+        counts = (own.replica_count, own.standby_count)
+        self._roster = roster or Roster.founding(own.replica_id, *counts)
+        self.heard: dict[int, Heard] = {}
+        self._follow_roster()
+        self._roster.follow(self._follow_roster)
         self.refused: Counter[str] = Counter()
         """Refused hellos, by reason."""
         self._own = own
@@ -127,6 +139,17 @@ class Listener:
         self._level_in_force = level_in_force
         self._disk = disk
         self._known_disks = known_disks or KnownDisks()
+        self._introduce = introduce
+
+    def _follow_roster(self) -> None:
+        """Listen to new members, and end the streams of those that are no members any more."""
+        known = (*self._roster.others, *self._roster.former)
+        for replica in self.heard.keys() - set(known):  # the guests are heard as members, or go
+            stream = self.heard.pop(replica).stream
+            if stream is not None:
+                stream.replaced.set()
+        for replica in known:
+            self.heard.setdefault(replica, Heard())
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """Return what serves the streams. Packets stay bytes until they are judged here."""
@@ -140,6 +163,9 @@ class Listener:
                 handler, response_serializer=pb.ExchangeResponse.SerializeToString
             )
         }
+        if self._introduce is not None:
+            introduce: Any = self._introduce
+            methods["Introduce"] = grpc.unary_unary_rpc_method_handler(introduce)
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
     def refusal_of(self, message: pb.ReplicaHello, context: _Context) -> RefusedHello | None:
@@ -148,8 +174,11 @@ class Listener:
         It does not check whether the caller already has a stream; `_admit` does.
         """
         hello = decode_hello(message)
-        refusal = judge(self._own, hello, self._level_in_force()) or _check_certificate(
-            hello.replica_id, self._certificate_names(context)
+        own = self._own.on(self._own.disk, self._roster.epoch)
+        refusal = (
+            judge(own, hello, self._level_in_force())
+            or judge_member(self._roster, hello)
+            or _check_certificate(hello.replica_id, self._certificate_names(context))
         )
         if refusal is not None:
             self._refused(hello, refusal, context)
@@ -161,11 +190,13 @@ class Listener:
         hello = await _first(context)
         refusal = (
             self.refusal_of(hello, context)
+            or self._check_place(hello, context)
             or self._check_mended(hello, context)
             or self._check_duplicate(hello, context)
             or self._check_disk(hello, context)
         )
-        verdict = encode_verdict(self._own.to(hello.replica_id).on(self._disk()), refusal)
+        own = self._own.to(hello.replica_id).on(self._disk(), self._roster.epoch)
+        verdict = encode_verdict(own, refusal)
         if refusal is None:
             await self._serve(hello.replica_id, hello.boot_nonce, context, verdict)
         else:
@@ -185,16 +216,16 @@ class Listener:
         try:
             await context.write(verdict)
             self._events.welcomed(replica, boot_nonce)
-            reader = asyncio.create_task(self._read(replica, stream, context))
+            reader = asyncio.create_task(self._read(replica, heard, stream, context))
             replaced = asyncio.create_task(_wait_for(stream.replaced))
             await first_to_end(reader, replaced)
         finally:
             if heard.stream is stream:
                 heard.stream = None
-                self._events.fell_silent(replica)
+                if replica in self.heard:
+                    self._events.fell_silent(replica)
 
-    async def _read(self, replica: int, stream: _Stream, context: _Context) -> None:
-        heard = self.heard[replica]
+    async def _read(self, replica: int, heard: Heard, stream: _Stream, context: _Context) -> None:
         while True:
             packet = await context.read()
             if packet is grpc.aio.EOF or stream.replaced.is_set():
@@ -232,6 +263,20 @@ class Listener:
             return None
         refusal = RefusedHello(HelloRefusal.MENDING, detail)
         self._refused(decode_hello(hello), refusal, context)
+        return refusal
+
+    def _check_place(self, message: pb.ReplicaHello, context: _Context) -> RefusedHello | None:
+        """Have a guest of a later epoch heard, if there is room."""
+        hello = decode_hello(message)
+        if self._events.has_place(hello):
+            self.heard.setdefault(hello.replica_id, Heard())
+            return None
+        refusal = RefusedHello(
+            HelloRefusal.UNKNOWN_REPLICA,
+            f"replica {hello.replica_id} is of epoch {hello.epoch}; this one is still in"
+            f" {self._roster.epoch}, and hears enough others that can tell it of later ones",
+        )
+        self._refused(hello, refusal, context)
         return refusal
 
     def _check_duplicate(self, hello: pb.ReplicaHello, context: _Context) -> RefusedHello | None:

@@ -38,6 +38,8 @@ class ReplicaReportMessage:
     `applied_digest` is the sender's digest of what the log led to, at op `applied`, and
     `common_digest` the one at `common_op`, an op that other replicas tell, too. They are empty from
     a build that makes none. `disk` tells how far the data directory has come, which is remembered.
+    `disk_id` stands for that directory, also while it has no vote. `lacks_vote`: the sender should
+    have one, and has none yet.
     """
 
     cluster_id: bytes
@@ -56,6 +58,8 @@ class ReplicaReportMessage:
     common_op: int = 0
     common_digest: bytes = b""
     disk: DiskMark = NO_DISK
+    disk_id: bytes = b""
+    lacks_vote: bool = False
 
 
 ShellMessage: TypeAlias = SnapshotDurableMessage | ReplicaReportMessage

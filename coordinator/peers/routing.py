@@ -40,6 +40,7 @@ ROUTES: Final[tuple[tuple[type[PeerMessage], Receiver], ...]] = (
     (core.RequestCommittedMessage, Receiver.CORE),
     (core.CommittedMessage, Receiver.CORE),
     (core.CommittedGoneMessage, Receiver.CORE),
+    (core.EpochEndedMessage, Receiver.CORE),
     (core.RequestAdmissionMessage, Receiver.CORE),
     (core.AdmissionMessage, Receiver.CORE),
     (core.AdmissionDurableMessage, Receiver.CORE),

@@ -10,7 +10,8 @@ session. A lone command therefore never waits for company, and a crowd shares on
 
 Snapshot commands of loose callers go alone and first: a cut is a prepare of its own, and a snapshot
 frees a full disk, which blocks all other commands. Commands of the replica itself never wait. Of
-other callers' snapshot commands, one at a time also goes before the waiting requests.
+other callers' snapshot commands, one at a time also goes before the waiting requests. What ends the
+epoch goes alone, too.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from typing import Final, TypeAlias
 
 from coordinator.base.command_traces import CommandTrace
 from coordinator.mux.run_shapes import BARS_ALL, PLAIN, STARTS_REQUEST, Shape
-from coordinator.mux.types import TRANSACT_CODE
+from coordinator.mux.types import BEGIN_EPOCH_CODE, TRANSACT_CODE
+from coordinator.replica.request_sizes import check_request_size
 from viewstamp import limits
 from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
@@ -124,6 +126,7 @@ class PrepareBatch:
     requests: list[log_pb2.LoggedRequest]
     waiters: list[asyncio.Future[Reply] | list[LooseCommand]]
     may_use_reserve: bool = False
+    ends_epoch: bool = False
     traces: Sequence[CommandTrace] = ()  # of sampled calls, by their place in the prepare
     runs: int = 1
 
@@ -287,14 +290,16 @@ class Batcher:
         self._own: deque[LooseCommand] = deque()
         self._asked: deque[LooseCommand] = deque()
         self._was_asked = False  # whether the last prepare was one of these
+        # What ends the epoch.
+        self._changes: deque[LooseCommand] = deque()
 
     def __len__(self) -> int:
-        return len(self._queues) + len(self._own) + len(self._asked)
+        return len(self._queues) + len(self._own) + len(self._asked) + len(self._changes)
 
     @property
-    def has_snapshot_command(self) -> bool:
+    def has_lone_command(self) -> bool:
         """Whether a command waits that goes first, and alone."""
-        return bool(self._own or self._asked)
+        return bool(self._own or self._asked or self._changes)
 
     def is_worth_a_prepare(self, under_way: int) -> bool:
         """Return whether enough waits for one more prepare beside those under way."""
@@ -314,9 +319,16 @@ class Batcher:
         else:
             size, command_count = len(waiting.encoded), waiting.command_count
         if size > limits.PREPARE_BODY_BYTES_MAX or command_count > limits.REQUEST_COMMANDS_MAX:
-            check_size(command_count, size)
+            check_request_size(command_count, size)
         if isinstance(waiting, LooseCommand) and waiting.code in SNAPSHOT_CODES:
             self._add_snapshot_command(waiting)
+            return
+        if isinstance(waiting, LooseCommand) and waiting.code == BEGIN_EPOCH_CODE:
+            if self._changes:
+                raise Refusal(
+                    Reason.REASON_OVERLOADED, "another change of members is waiting: try again"
+                )
+            self._changes.append(waiting)
             return
         if self._waiting_bytes + size + WAITING_OVERHEAD_BYTES > WAITING_BYTES_MAX:
             raise Refusal(
@@ -358,10 +370,11 @@ class Batcher:
             command, self._was_asked = self._asked.popleft(), True
         else:
             return None
-        request = pack_loose([command])
-        body = frame(request.SerializeToString())
-        traces = () if command.trace is None else (command.trace,)
-        return PrepareBatch(body, 1, [request], [[command]], may_use_reserve=True, traces=traces)
+        return _alone(command)
+
+    def take_change(self) -> PrepareBatch | None:
+        """Return a prepare that ends the epoch; None if none is due."""
+        return _alone(self._changes.popleft()) if self._changes else None
 
     def refuse_all(self, refusal: Refusal) -> None:
         """Fail all waiting requests."""
@@ -379,6 +392,7 @@ class Batcher:
             return True
 
         self._hand_out(refuse)
+        _refuse(self._changes, refusal)
 
     def refuse_asked(self, refusal: Refusal) -> None:
         """Fail callers' snapshot commands: the rest of the reserve is for the replica's own."""
@@ -411,6 +425,21 @@ class Batcher:
         self._queues.hand_out(counted)
         self._waiting_bytes -= taken_bytes
         self._waiting_commands -= taken_commands
+
+
+def _alone(command: LooseCommand) -> PrepareBatch:
+    """Return a prepare of one command."""
+    request = pack_loose([command])
+    ends_epoch = command.code == BEGIN_EPOCH_CODE
+    return PrepareBatch(
+        frame(request.SerializeToString()),
+        1,
+        [request],
+        [[command]],
+        may_use_reserve=not ends_epoch,
+        ends_epoch=ends_epoch,
+        traces=() if command.trace is None else (command.trace,),
+    )
 
 
 def _refuse(commands: deque[LooseCommand], refusal: Refusal) -> None:
@@ -468,22 +497,3 @@ def is_about_snapshots(body: bytes) -> bool:
     requests = log_pb2.PrepareBody.FromString(body).requests
     spans = [span for request in requests for span in request.spans]
     return bool(spans) and all(span.code in SNAPSHOT_CODES for span in spans)
-
-
-def check_size(command_count: int, size: int) -> None:
-    """Raise Refusal COMMAND_TOO_LARGE for a request that no prepare can hold."""
-    if size > limits.PREPARE_BODY_BYTES_MAX:
-        raise Refusal(
-            Reason.REASON_COMMAND_TOO_LARGE,
-            f"the request has {size} bytes; at most {limits.PREPARE_BODY_BYTES_MAX} fit: split it",
-            bytes=size,
-            bytes_max=limits.PREPARE_BODY_BYTES_MAX,
-        )
-    if command_count > limits.REQUEST_COMMANDS_MAX:
-        raise Refusal(
-            Reason.REASON_COMMAND_TOO_LARGE,
-            f"the request has {command_count} commands;"
-            f" at most {limits.REQUEST_COMMANDS_MAX} are allowed: split it",
-            commands=command_count,
-            commands_max=limits.REQUEST_COMMANDS_MAX,
-        )

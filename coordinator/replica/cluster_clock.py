@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from coordinator.base.roster import Roster
 from coordinator.vsr.quorum import QUORUMS
 
 _US_PER_MS: Final = 1_000
@@ -96,29 +97,39 @@ class ClockView:
 
 
 class ClusterClock:
-    """The clocks of the voters, as replica `replica` knows them."""
+    """The clocks of the voters, as this replica knows them.
 
-    def __init__(self, own: OwnClock, replica: int, voter_count: int) -> None:
+    It hears those of standbys, too: one that gets a vote counts at once.
+    """
+
+    def __init__(self, own: OwnClock, roster: Roster) -> None:
         self.own = own
-        self.replica = replica
-        self._majority = voter_count // 2 + 1
-        self._quorum = QUORUMS[voter_count].replication
-        self._voters = range(voter_count)
-        # By voter: its clock, 0 if it told none, and when that was, on the own monotonic clock.
+        self.replica = roster.replica_id
+        self._roster = roster
+        # By replica: its clock, 0 if it told none, and when that was, on the own monotonic clock.
         self._heard: dict[int, tuple[int, int]] = {}
         # Between two counts each clock goes on as the monotonic one does, and so does their time.
         self._counted_us: int | None = None
         self._offset_us = 0
+        roster.follow(self._forget_removed)
 
     def heard(self, replica: int, clock_us: int) -> None:
         """Take the clock of another replica from its report; 0 if its build tells none."""
-        if replica in self._voters and replica != self.replica:
+        if replica in self._roster.others:
             self._heard[replica] = min(clock_us, CLOCK_US_MAX), self.own.monotonic_us()
-            self._counted_us = None
+            if replica in self._roster.voters:
+                self._counted_us = None
+
+    def _forget_removed(self) -> None:
+        others = self._roster.others
+        self._heard = {replica: each for replica, each in self._heard.items() if replica in others}
+        self._counted_us = None
 
     def is_known(self) -> bool:
         """Whether as many voters were heard as a commit needs, this one included."""
-        return len(self._fresh()) + (self.replica in self._voters) >= self._quorum
+        voters = self._roster.voters
+        quorum = QUORUMS[len(voters)].replication
+        return len(self._fresh()) + (self.replica in voters) >= quorum
 
     def now_us(self) -> int:
         """Return the time in microseconds since 1970 by all clocks that are known here."""
@@ -143,12 +154,12 @@ class ClusterClock:
         clocks = {replica: clock_us - now_us for replica, clock_us in self._clocks().items()}
         near = sum(abs(ahead_us) <= _BOUND_US for ahead_us in clocks.values())
         clocks[self.replica] = self.own.now_us() + self.own.step_us - now_us
-        return ClockView(now_us, clocks, near >= self._majority)
+        return ClockView(now_us, clocks, near >= self._roster.majority)
 
     def _count(self, monotonic_us: int) -> None:
         clocks = sorted(self._clocks().values()) or [self.own.now_us()]
         self._counted_us = monotonic_us
-        self._offset_us = clocks[max(0, len(clocks) - self._majority)] - monotonic_us
+        self._offset_us = clocks[max(0, len(clocks) - self._roster.majority)] - monotonic_us
 
     def _clocks(self) -> dict[int, int]:
         """The known clocks of voters now, by replica."""
@@ -158,16 +169,18 @@ class ClusterClock:
             for replica, (clock_us, heard_us) in self._fresh().items()
             if clock_us
         }
-        if self.replica in self._voters:
+        if self.replica in self._roster.voters:
             clocks[self.replica] = self.own.now_us()
         return clocks
 
     def _fresh(self) -> dict[int, tuple[int, int]]:
+        """What voters told lately, by replica."""
         oldest_us = self.own.monotonic_us() - CLOCK_SAMPLE_MS * _US_PER_MS
+        voters = self._roster.voters
         return {
             replica: (clock_us, heard_us)
             for replica, (clock_us, heard_us) in self._heard.items()
-            if heard_us >= oldest_us
+            if heard_us >= oldest_us and replica in voters
         }
 
 

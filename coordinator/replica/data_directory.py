@@ -26,12 +26,18 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from coordinator import vsr
-from coordinator.journal.errors import JournalExists, JournalNotFound
-from coordinator.journal.journal import SEGMENT_BYTES, Journal
-from coordinator.journal.opening import Recovery, check_superblock
-from coordinator.journal.plan import JournalIdentity
-from coordinator.journal.segment import segment_numbers, segment_path
-from coordinator.replica.journal_archive import check_archive
+from coordinator.journal.interface import ReplicaJournal
+from coordinator.journal.journal import SEGMENT_BYTES
+from coordinator.journal.opening import Recovery
+from coordinator.replica.epoch_membership import from_superblock
+from coordinator.replica.journal_opening import (
+    JOURNAL_DIRECTORY,
+    JournalPlace,
+    RingSettings,
+    check_journal_is_not_newer,
+    cluster_of_journal,
+    open_journal,
+)
 from coordinator.replica.repairs import Repairs
 from coordinator.replica.start import (
     SnapshotCut,
@@ -45,8 +51,7 @@ from coordinator.snapshot.files import SnapshotDirectories, SnapshotFiles
 from coordinator.snapshot.restore import Loaded
 from coordinator.storage import FileStorage, Storage, StorageLock
 from viewstamp import limits
-from viewstamp.format import FormatError, FormatVersionError
-from viewstamp.format.record import SECTOR_BYTES, decode_segment_header
+from viewstamp.format import FormatVersionError
 from viewstamp.format.superblock import NOT_ADMITTED, SuperblockState
 from viewstamp.limits import (
     CLUSTER_ID_BYTES,
@@ -60,9 +65,7 @@ _log = logging.getLogger(__name__)
 # The message that says from what a start continues; tests and the crash test read it.
 OPENED: Final = "directory opened"
 SUPERBLOCK_FILE: Final = "superblock"
-JOURNAL_DIRECTORY: Final = "journal"
 SNAPSHOTS_DIRECTORY: Final = "snapshots"
-BOOTSTRAPPED_OP: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,7 @@ class ReplicaFiles:
     storage: Storage
     lock: StorageLock
     superblock: SuperblockFile
-    journal: Journal
+    journal: ReplicaJournal
     recovery: Recovery
     snapshots: SnapshotFiles
     base: Loaded | None
@@ -133,21 +136,28 @@ class ReplicaFiles:
 
 @dataclass(frozen=True, slots=True)
 class DirectoryOptions:
-    """Which directory, and whose it must be."""
+    """Which directory, and whose it must be.
+
+    `replica_count` is that of the founding; None takes what the directory says, as does the
+    directory of a replica that was added later. `follows`: a blank one is that of a standby.
+    """
 
     path: Path
     replica_id: int
-    replica_count: int
+    replica_count: int | None
     cluster_id: bytes | None = None  # None accepts, or generates, any
     segment_bytes: int = SEGMENT_BYTES
     archive: Path | None = None
     snapshots: tuple[Path, ...] = ()  # none: within the directory
     snapshot_reserve_bytes: int = SNAPSHOT_RESERVE_BYTES_MIN
+    follows: bool = False
+    ring: RingSettings | None = None  # None: the journal is in segments
 
     @property
     def is_standby(self) -> bool:
-        """Whether it is the directory of a replica without a vote."""
-        return self.replica_id >= self.replica_count
+        """Whether a blank one is that of a replica without a vote."""
+        beside = self.replica_count is not None and self.replica_id >= self.replica_count
+        return self.follows or beside
 
     def snapshot_directories(self) -> tuple[str, ...]:
         """Return the directories of the copies of snapshots."""
@@ -228,12 +238,13 @@ def replica_opening(
             base = yield from _loading(storage, options, snapshots, superblock)
             undo.callback(base.close)
             _check_base(base, superblock.state)
-        journal, recovery = _open_journal(storage, options, superblock, base)
+        journal, recovery = open_journal(storage, _place(options), superblock, base)
         undo.callback(journal.close)
         cut = cut_of(base)
         if cut is not None:
             choose = partial(_choose, superblock, journal)
-            join(journal, cut, single=options.replica_count == 1, choose=choose)
+            join(journal, cut, single=superblock.state.is_alone, choose=choose)
+            journal.free_covered(cut.op + 1)
         if snapshots is None:
             # Only now: before the journal, a new identity would belong to no known cluster.
             snapshots = _open_snapshots(storage, options, superblock.state, repairs)
@@ -249,12 +260,17 @@ def replica_opening(
     )
 
 
-def _choose(superblock: SuperblockFile, journal: Journal, cut: SnapshotCut) -> None:
+def _place(options: DirectoryOptions) -> JournalPlace:
+    archive = None if options.archive is None else str(options.archive)
+    return JournalPlace(str(options.path), options.segment_bytes, archive, options.ring)
+
+
+def _choose(superblock: SuperblockFile, journal: ReplicaJournal, cut: SnapshotCut) -> None:
     """Have the superblock name the snapshot: a newer one may replace one that was damaged."""
     superblock.record_generation(cut.generation, cut.op, journal.sequence_for_superblock)
 
 
-def _tell(journal: Journal, base: Loaded | None) -> None:
+def _tell(journal: ReplicaJournal, base: Loaded | None) -> None:
     """Log what this process starts from: a snapshot and the journal's entries after its cut."""
     base_op = 0 if base is None else base.manifest.cut_op
     head_op = 0 if journal.head is None else journal.head.op
@@ -308,20 +324,7 @@ def _check_is_newest(
     The snapshot that an older superblock names is often deleted, so that mending is just what it
     leads to. Peers may be long in coming, and nothing that they send would help.
     """
-    directory = str(options.path / JOURNAL_DIRECTORY)
-    if not storage.exists(directory):
-        raise JournalNotFound(directory)  # it may come back, with records of a later superblock
-    state = superblock.state
-    identity = JournalIdentity(
-        state.cluster_id,
-        state.replica_id,
-        state.replica_count,
-        state.commit_max,
-        state.log_view,
-        replay_op=1,
-        superblock=superblock.mark(),
-    )
-    check_superblock(storage, directory, identity)
+    check_journal_is_not_newer(storage, _place(options), superblock)
 
 
 def _check_base(base: Loaded, state: SuperblockState) -> None:
@@ -353,11 +356,11 @@ def cut_of(base: Loaded | None) -> SnapshotCut | None:
 
 
 def _open_superblock(storage: Storage, options: DirectoryOptions) -> SuperblockFile:
-    found = _cluster_of_journal(storage, str(options.path / JOURNAL_DIRECTORY))
+    found = cluster_of_journal(storage, str(options.path / JOURNAL_DIRECTORY))
     identity = SuperblockState(
         cluster_id=found or options.cluster_id or os.urandom(CLUSTER_ID_BYTES),
         replica_id=options.replica_id,
-        replica_count=options.replica_count,
+        replica_count=options.replica_count or 1,
         view=0,
         log_view=0,
         commit_max=0,
@@ -369,22 +372,6 @@ def _open_superblock(storage: Storage, options: DirectoryOptions) -> SuperblockF
     return superblock
 
 
-def _cluster_of_journal(storage: Storage, directory: str) -> bytes | None:
-    """Return the cluster id that the journal's first readable segment names, if there is one."""
-    if not storage.exists(directory):
-        return None
-    for number in segment_numbers(storage, directory):
-        file = storage.open(segment_path(directory, number))
-        try:
-            return decode_segment_header(file.read(0, SECTOR_BYTES)).cluster_id
-        except (FormatError, OSError):
-            # Damaged or unreadable: another one says the same, and opening the journal will tell.
-            continue
-        finally:
-            file.close()
-    return None
-
-
 def _check_identity(options: DirectoryOptions, state: SuperblockState) -> None:
     if options.cluster_id not in (None, state.cluster_id):
         assert options.cluster_id is not None
@@ -392,13 +379,14 @@ def _check_identity(options: DirectoryOptions, state: SuperblockState) -> None:
             f"{options.path} belongs to cluster {state.cluster_id.hex()}, not"
             f" {options.cluster_id.hex()}: correct --cluster-id or --data-directory"
         )
-    _check_role(options, state)
+    if options.replica_count is not None and state.members is None:
+        _check_role(options, state)
     if state.replica_id != options.replica_id:
         raise WrongDirectoryError(
             f"{options.path} belongs to replica {state.replica_id}, not {options.replica_id}:"
             " correct --replica-id or --data-directory"
         )
-    if state.replica_count != options.replica_count:
+    if options.replica_count not in (None, state.replica_count):
         raise WrongDirectoryError(
             f"{options.path} was bootstrapped for {state.replica_count} replicas, not"
             f" {options.replica_count}: the count is fixed at bootstrap; correct --replica-count"
@@ -422,59 +410,11 @@ def _check_role(options: DirectoryOptions, state: SuperblockState) -> None:
         )
 
 
-def _open_journal(
-    storage: Storage, options: DirectoryOptions, superblock: SuperblockFile, base: Loaded | None
-) -> tuple[Journal, Recovery]:
-    state = superblock.state
-    directory = str(options.path / JOURNAL_DIRECTORY)
-    archive = None if options.archive is None else str(options.archive)
-    if archive is not None:
-        check_archive(storage, str(options.path), archive)
-    if not superblock.exists:
-        try:
-            return Journal.create(
-                storage,
-                directory,
-                cluster_id=state.cluster_id,
-                replica_id=state.replica_id,
-                replica_count=state.replica_count,
-                segment_bytes=options.segment_bytes,
-                archive=archive,
-                superblock=superblock.mark,
-            )
-        except JournalExists:
-            pass  # op 1 was written before the crash: it is opened like any other log
-    return Journal.open(
-        storage,
-        directory,
-        cluster_id=state.cluster_id,
-        replica_id=state.replica_id,
-        replica_count=state.replica_count,
-        commit_max=_commit_max(superblock, options),
-        log_view=state.log_view if superblock.exists else None,
-        replay_op=1 if base is None else base.manifest.cut_op + 1,
-        base_checksum=None if base is None else base.manifest.cut_checksum,
-        is_base_fetched=base is not None and base.manifest.generation > state.generation,
-        segment_bytes=options.segment_bytes,
-        archive=archive,
-        superblock=superblock.mark,
-    )
-
-
-def _commit_max(superblock: SuperblockFile, options: DirectoryOptions) -> int:
-    """Return the highest op known to be committed here.
-
-    A lone replica writes its first superblock once op 1 is durable, before it knows that to be
-    committed. A member that comes with an empty disk may have a superblock before any entry.
-    """
-    if not superblock.exists:
-        return 0
-    floor = BOOTSTRAPPED_OP if options.replica_count == 1 else 0
-    return max(floor, superblock.state.commit_max)
-
-
 def _known(superblock: SuperblockFile) -> vsr.CoreState | None:
     if not superblock.exists:
         return None
     state = superblock.state
-    return vsr.CoreState(state.view, state.log_view, state.commit_max, state.voting_view)
+    membership = from_superblock(state.members)
+    return vsr.CoreState(
+        state.view, state.log_view, state.commit_max, state.voting_view, membership
+    )

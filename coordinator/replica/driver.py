@@ -61,7 +61,9 @@ class Driver:
         self._apply_queue = ApplyQueue(self._apply_queue_ports(writer), self.progress)
         self.reads = ReplicaReads(self, self._apply_queue, mux, self.mux_effects)
         self.intake = Intake(core, self, self.serving, mux, events.room, clock.stamp_us)
-        self.entries = AppendBackpressure(core, self.step, self.intake.may_use_reserve, events.room)
+        self.entries = AppendBackpressure(
+            core, self.step, self.intake.may_use_reserve, events.entry_room or events.room
+        )
         self._clock = clock
         self._writer = writer
         self._events = events
@@ -72,6 +74,8 @@ class Driver:
         self._is_guarding = False
         self._ticker = Ticker(self._tick, hears_first=lambda: not self.serving.is_primary)
         self._background: set[asyncio.Task[None]] = set()
+        # Told with the first step: a snapshot may have brought the core into a later epoch.
+        self._membership: vsr.Membership | None = None
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             vsr.PersistPrepares: self._persist_prepares,
             vsr.PersistSuperblock: lambda effect: writer.persist_superblock(effect.state),
@@ -147,10 +151,23 @@ class Driver:
         self._stepping = True
         try:
             while self._steps:
-                for effect in self.core.step(self._steps.popleft(), now_ticks()):
+                effects = self.core.step(self._steps.popleft(), now_ticks())
+                if self.core.membership is not self._membership:
+                    self._epoch_began()
+                for effect in effects:
                     self._handlers[type(effect)](effect)
         finally:
             self._stepping = False
+
+    def _epoch_began(self) -> None:
+        """Tell the shell who belongs to the cluster now, before it is to send them anything.
+
+        What is committed stays here: its callers get their answers from this replica.
+        """
+        before, self._membership = self._membership, self.core.membership
+        self._events.epoch_began(self._membership)
+        if before is not None:
+            self.intake.let_go(kept_op=self.core.marks.commit_max)
 
     def guard(self, action: Callable[[], None]) -> None:
         """Run an action; a failure ends the process, because the state may be half-changed.
@@ -200,7 +217,8 @@ class Driver:
 
     def _status_changed(self, effect: vsr.StatusChanged) -> None:
         if self.serving.is_primary:
-            self.intake.let_go()
+            if vsr.epoch_of(effect.view) == vsr.epoch_of(self.progress.view):
+                self.intake.let_go()
             self.mux.admission.reset()
         # A new view may have discarded entries without replacing them.
         self.progress.op = self.core.marks.op

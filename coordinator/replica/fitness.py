@@ -36,6 +36,7 @@ class Seen:
     """What a look at the replica finds. `has_fit_peer`: another replica could lead.
     `writes_done` counts the writes that the journal's thread has finished; `is_writing` says
     whether it has more to do. `clock` says what is wrong with the clock, empty for nothing.
+    `is_alone`: no other replica has a vote, so this one leads in any case.
     """
 
     committed_op: int
@@ -46,6 +47,7 @@ class Seen:
     writes_done: int
     has_fit_peer: bool
     clock: str = ""
+    is_alone: bool = False
 
 
 class StallWatch:
@@ -117,7 +119,8 @@ class FitnessPorts:
 class Fitness:
     """Looks at one replica, and tells its core when it should not lead.
 
-    `reason` is what speaks against it, empty for nothing, whether or not another is fitter.
+    `reason` is what speaks against it, empty for nothing, whether or not another is fitter. Nothing
+    speaks against one that is alone.
     """
 
     def __init__(self, ports: FitnessPorts) -> None:
@@ -152,7 +155,7 @@ class Fitness:
         if stalled != self._stalled:
             self._stalled = stalled
             self._ports.stalled(stalled)
-        reason = reason_of(stalled, seen.is_full, seen.clock)
+        reason = "" if seen.is_alone else reason_of(stalled, seen.is_full, seen.clock)
         if reason != self.reason:
             self.reason = reason
             self._ports.said(reason)

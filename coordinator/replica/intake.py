@@ -132,6 +132,8 @@ class Intake:
             if refusal is not None:
                 return  # whatever makes room in the pipeline calls again
             batch = self.batcher.take_snapshot_command()
+            if batch is None and room is JournalRoom.FREE:
+                batch = self.batcher.take_change()
             if batch is None:
                 if room is not JournalRoom.FREE or self._is_gathering:
                     return  # whatever makes room, or is applied, calls again
@@ -141,7 +143,7 @@ class Intake:
 
     @property
     def _is_worth_a_look(self) -> bool:
-        is_alone = len(self.batcher) == 1 or self.batcher.has_snapshot_command
+        is_alone = len(self.batcher) == 1 or self.batcher.has_lone_command
         return is_alone or not self._is_gathering
 
     @property
@@ -155,7 +157,9 @@ class Intake:
         self._batch = batch
         level = self._machines.feature_level
         self._replica.step(
-            vsr.ClientBatch(batch.body, batch.command_count, self._clock_us(), level)
+            vsr.ClientBatch(
+                batch.body, batch.command_count, self._clock_us(), level, batch.ends_epoch
+            )
         )
         self._batch = None
 
@@ -196,18 +200,19 @@ class Intake:
             self._runs_in_log -= batch.runs
             answer(batch, replies)
 
-    def let_go(self) -> None:
+    def let_go(self, kept_op: int = 0) -> None:
         """Release everybody who waits here: only the next primary can answer them.
 
         Batches in the log may be committed or not. Sessions repeat the request under its number and
-        get its one result; callers without a session have to look.
+        get its one result; callers without a session have to look. Entries up to `kept_op` are
+        known to be committed, and are answered here.
         """
         self.batcher.refuse_all(self._serving.refusal_of(vsr.RefusalReason.VIEW_CHANGE))
-        for batch in self._in_log.values():
-            fail(batch, left_in_the_log())
         # Other entries may take these ops.
-        self._in_log.clear()
-        self._runs_in_log = 0
+        for op in [op for op in self._in_log if op > kept_op]:
+            batch = self._in_log.pop(op)
+            self._runs_in_log -= batch.runs
+            fail(batch, left_in_the_log())
 
 
 _NO_ROOM: Final = frozenset({JournalRoom.FULL, JournalRoom.EXHAUSTED})

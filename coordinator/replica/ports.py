@@ -60,6 +60,8 @@ class DriverEvents:
     stage: Callable[[mux_types.Stage], StageLink]  # the way to any other stage
     committed: Callable[[int], None] = lambda op: None  # a quorum has it
     handed_over: Callable[[int], None] = lambda op: None  # the mux has it
+    epoch_began: Callable[[vsr.Membership], None] = lambda membership: None
+    entry_room: Callable[[], JournalRoom] | None = None  # for entries of others, if it differs
 
 
 @dataclass(slots=True)

@@ -17,6 +17,7 @@ NOT_SERVING: Final = frozenset(
         vsr.RefusalReason.HALTED,
         vsr.RefusalReason.NOT_PRIMARY,
         vsr.RefusalReason.ABDICATING,
+        vsr.RefusalReason.OTHER_EPOCH,
     }
 )
 

@@ -57,5 +57,11 @@ class Serving:
         return not_read_here(primary, self._peers.address(primary), deadline_ms)
 
     def refusal_of(self, reason: vsr.RefusalReason) -> Refusal:
-        """Return the refusal for the core's reason."""
+        """Return the refusal for the core's reason.
+
+        One that was removed knows who was to lead then, and sends everybody there: to try again
+        would be of no use.
+        """
+        if self._progress.status is vsr.ReplicaStatus.REMOVED:
+            reason = vsr.RefusalReason.NOT_PRIMARY
         return not_serving(reason, self._progress.primary, self._peers.address)

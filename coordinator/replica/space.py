@@ -41,6 +41,9 @@ class SpaceWatch:
     No record is larger than `record_bytes_max`.
     """
 
+    frees_by_snapshot = False
+    is_snapshot_due = False
+
     def __init__(
         self,
         journal: JournalRoomPort,
@@ -67,6 +70,10 @@ class SpaceWatch:
         if not self.full:
             return JournalRoom.SOON
         return JournalRoom.FULL if self._journal.space().reserve_intact else JournalRoom.EXHAUSTED
+
+    def entry_room(self) -> JournalRoom:
+        """Return whether an entry that another replica has admitted may be taken."""
+        return self.room()
 
     def sent(self, prepares: Sequence[Any]) -> None:
         """Count prepares on their way to the journal."""
@@ -110,9 +117,14 @@ class SpaceWatch:
         self._has_room()
 
     def _bytes_of(self, prepare: Any) -> int:
-        if prepare is None:
-            return self._record_bytes_max
-        return record_bytes(prepare.header.size + _HEADER_ALLOWANCE_BYTES)
+        return bytes_of(prepare, self._record_bytes_max)
+
+
+def bytes_of(prepare: Any, record_bytes_max: int) -> int:
+    """Return the bytes that a prepare takes at most; None stands for any prepare."""
+    if prepare is None:
+        return record_bytes_max
+    return record_bytes(prepare.header.size + _HEADER_ALLOWANCE_BYTES)
 
 
 def _check_segments(segment_bytes: int, record_bytes_max: int) -> None:

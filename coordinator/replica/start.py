@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from coordinator import vsr
-from coordinator.journal.journal import Journal
+from coordinator.journal.interface import ReplicaJournal
 from coordinator.vsr.log import LOG_TAIL_PREPARES
 from viewstamp.limits import BOOT_NONCE_BYTES, PIPELINE_PREPARES_MAX
 
@@ -33,7 +33,7 @@ class SnapshotCut:
 
 
 def join(
-    journal: Journal,
+    journal: ReplicaJournal,
     cut: SnapshotCut,
     *,
     single: bool,
@@ -57,7 +57,7 @@ def join(
         journal.restart_at(cut.op, cut.checksum)
 
 
-def continues(journal: Journal, cut: SnapshotCut) -> bool:
+def continues(journal: ReplicaJournal, cut: SnapshotCut) -> bool:
     """Return whether the journal reaches the cut, or continues behind it, with the same entry."""
     found = journal.header(cut.op)
     if found is not None:
@@ -70,7 +70,7 @@ def continues(journal: Journal, cut: SnapshotCut) -> bool:
     return journal.restart_op >= cut.op or (head is not None and head.op > cut.op)
 
 
-def is_committed(journal: Journal, op: int) -> bool:
+def is_committed(journal: ReplicaJournal, op: int) -> bool:
     """Return whether an entry that continues the journal at `op` says that `op` is committed."""
     later = op + 1
     while (header := journal.header(later)) is not None:
@@ -81,32 +81,43 @@ def is_committed(journal: Journal, op: int) -> bool:
 
 
 def start_event(
-    known: vsr.CoreState | None, journal: Journal, cut: SnapshotCut | None
+    known: vsr.CoreState | None, journal: ReplicaJournal, cut: SnapshotCut | None
 ) -> vsr.Start:
     """Return the first event of the core, with a new boot nonce.
 
     Nothing is left out in silence: ops missing above the cut are listed as faulty.
     """
     base_op = 0 if cut is None else cut.op
+    headers = suffix(journal, base_op)
     return vsr.Start(
         known,
-        suffix(journal, base_op),
+        headers,
         os.urandom(BOOT_NONCE_BYTES),
         base_op,
         journal.missing_ops,
         journal.head_uncertain,
         tuple(sorted(missing_checksums(journal).items())),
+        changes=changes_in(journal, headers),
+        disk_id=journal.public_id,
     )
 
 
-def missing_checksums(journal: Journal) -> dict[int, bytes]:
+def changes_in(
+    journal: ReplicaJournal, headers: tuple[vsr.PrepareHeader, ...]
+) -> tuple[vsr.Prepare, ...]:
+    """Return those of these entries that end an epoch, with their bodies."""
+    read = (journal.read(header.op) for header in headers if header.ends_epoch)
+    return tuple(change for change in read if change is not None)
+
+
+def missing_checksums(journal: ReplicaJournal) -> dict[int, bytes]:
     """Return the checksums by op of missing entries: the next entry names one, or its own frame."""
     following = ((op, journal.header(op + 1)) for op in journal.missing_ops)
     named = {op: header.parent for op, header in following if header is not None}
     return {**journal.missing_checksums, **named}
 
 
-def suffix(journal: Journal, base_op: int) -> tuple[vsr.PrepareHeader, ...]:
+def suffix(journal: ReplicaJournal, base_op: int) -> tuple[vsr.PrepareHeader, ...]:
     """Return the headers of the last entries held, oldest first: as many as the core keeps.
 
     Faulty entries are left out: the entry after one names its checksum, by which a peer gives it

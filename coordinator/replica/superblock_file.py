@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from coordinator import vsr
 from coordinator.journal.superblock import NO_SUPERBLOCK, Superblock, SuperblockMark
+from coordinator.replica.epoch_membership import to_superblock
 from coordinator.storage import Storage
 from viewstamp.format.superblock import SuperblockState
 
@@ -31,6 +32,11 @@ class SuperblockFile:
         return self._superblock is not None
 
     @property
+    def is_in_place(self) -> bool:
+        """Whether the file that was written still has its name; asks the disk."""
+        return self._storage.exists(self._path)
+
+    @property
     def sequence(self) -> int:
         """The number of writes; 0 before the first."""
         return 0 if self._superblock is None else self._superblock.sequence
@@ -46,6 +52,17 @@ class SuperblockFile:
         if superblock is None:
             return NO_SUPERBLOCK
         return SuperblockMark(superblock.sequence, superblock.state.journal_sequence)
+
+    def deviating(self) -> tuple[int, ...]:
+        """Return the copies that the disk has otherwise than written, or that are being written."""
+        superblock = self._superblock
+        return () if superblock is None else superblock.deviating()
+
+    def mend(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Rewrite the copies that deviate, while nobody writes; return their numbers, and those
+        that deviate even now. Raises SuperblockFailed."""
+        with self._mutex:
+            return ((), ()) if self._superblock is None else self._superblock.mend()
 
     def begin(self, journal_sequence: int, *, is_damaged: bool) -> None:
         """Note a start, and whether it found the end of the journal damaged.
@@ -73,6 +90,7 @@ class SuperblockFile:
                 log_view=state.log_view,
                 commit_max=max(found.commit_max, state.commit_max),
                 voting_view=state.voting_view,
+                members=to_superblock(state.membership),
                 journal_sequence=max(found.journal_sequence, journal_sequence),
             )
         )

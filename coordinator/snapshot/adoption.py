@@ -23,7 +23,7 @@ from coordinator.snapshot.errors import (
     NoIntactCopy,
 )
 from coordinator.snapshot.files import SnapshotFiles
-from coordinator.snapshot.pacing import SnapshotPace
+from coordinator.snapshot.pacing import SnapshotPace, Steps
 from coordinator.stages.base import InstalledSection
 from viewstamp.api.snapshots.v1.manifest_pb2 import SnapshotManifest
 from viewstamp.telemetry import fields
@@ -38,6 +38,10 @@ class AdoptingService(Protocol):
 
     def move_base(self, base: InstalledSection) -> None:
         """Start from this section from now on."""
+        ...
+
+    def exchange_base(self, base: InstalledSection) -> None:
+        """Start from these layers of the same section, if it is still the base."""
         ...
 
 
@@ -90,6 +94,8 @@ class Adoption:
         self._is_replayed = False
         self._is_compacting = False
         self._cleaning = asyncio.Lock()
+        # From reading a manifest until the services have its layers.
+        self._taking_over = asyncio.Lock()
 
     def start_from(self, manifest: SnapshotManifest | None) -> None:
         """Begin with the generation from which the replica was restored."""
@@ -104,15 +110,8 @@ class Adoption:
         """Restart from `generation` from now on. A failure must end the process."""
         ports = self._ports
         steps = ports.pace.begin()
-        manifest = await asyncio.to_thread(self._files.written_manifest, generation)
-        assert manifest is not None, f"generation {generation} is durable here, and is not"
-        await steps.rest()
-        await asyncio.to_thread(ports.record, generation, manifest.cut_op)
-        await steps.rest()
-        for stage, base in section_bases(self._files, manifest).items():
-            ports.services[stage].move_base(base)
-        ports.release(generation)
-        self._adopted = manifest
+        async with self._taking_over:
+            manifest = await self._take_over(generation, steps)
         await steps.rest()
         dropped = await ports.writer.call(lambda: ports.truncate(manifest.cut_op + 1))
         ports.copied(generation, self._files.directories)
@@ -122,6 +121,34 @@ class Adoption:
         )
         await steps.rest()
         await self.clean()
+
+    async def _take_over(self, generation: int, steps: Steps) -> SnapshotManifest:
+        ports = self._ports
+        manifest = await asyncio.to_thread(self._files.written_manifest, generation)
+        assert manifest is not None, f"generation {generation} is durable here, and is not"
+        await steps.rest()
+        await asyncio.to_thread(ports.record, generation, manifest.cut_op)
+        await steps.rest()
+        for stage, base in section_bases(self._files, manifest).items():
+            ports.services[stage].move_base(base)
+        ports.release(generation)
+        self._adopted = manifest
+        return manifest
+
+    async def exchanged(self, generation: int) -> None:
+        """Take over a manifest of the adopted generation that names other layers of the same
+        state: those of peers, in the place of damaged ones. An adoption under way comes first."""
+        async with self._taking_over:
+            await self._exchange(generation)
+
+    async def _exchange(self, generation: int) -> None:
+        if self._adopted is None or self._adopted.generation != generation:
+            return
+        manifest = await asyncio.to_thread(self._files.written_manifest, generation)
+        assert manifest is not None, f"generation {generation} was just written"
+        for stage, base in section_bases(self._files, manifest).items():
+            self._ports.services[stage].exchange_base(base)
+        self._adopted = manifest
 
     async def replayed(self) -> None:
         """Note that the catalog is up to date, and collect what earlier processes left."""

@@ -1,8 +1,8 @@
-"""Counting the replicas' reports about a durable generation: pure functions.
+"""Counting the replicas' reports about a durable generation.
 
 A generation is completed with the root that a majority of all voters have, and the tasks that the
-first of those reported. Only roots are compared, since replicas that agree may differ in their
-layers.
+first of those reported. The voters are those of the epoch in which it is judged, whoever they were
+when it was cut. Only roots are compared, since replicas that agree may differ in their layers.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from coordinator.base.roster import Roster
 from coordinator.mux.catalog_types import TaskSnapshot
 
 
@@ -52,23 +53,18 @@ class Disagreed:
 Verdict: TypeAlias = Waiting | Agreed | Disagreed
 
 
-def majority_of(replica_count: int) -> int:
-    """Return how many equal roots complete a generation."""
-    return replica_count // 2 + 1
-
-
-def judge(reports: Mapping[int, DurableReport], replica_count: int) -> Verdict:
+def judge(reports: Mapping[int, DurableReport], roster: Roster) -> Verdict:
     """Return the verdict of the reports about one generation, by replica.
 
-    Replicas from `replica_count` on are standbys, and do not count.
+    Those of standbys, and of replicas that are no members, do not count.
     """
-    reports = {replica: reports[replica] for replica in reports if replica < replica_count}
-    needed = majority_of(replica_count)
+    reports = {replica: reports[replica] for replica in reports if replica in roster.voters}
+    needed = roster.majority
     for replicas in _by_root(reports):
         if len(replicas) >= needed:
             return Agreed(reports[replicas[0]], replicas)
     reported = tuple(sorted(reports))
-    if len(reported) < replica_count:
+    if len(reported) < len(roster.voters):
         return Waiting(reported, needed)
     roots = tuple((replica, reports[replica].root) for replica in reported)
     return Disagreed(roots, _differing(reports[replica].tasks for replica in reported))
@@ -88,19 +84,26 @@ def different_sections(
 
 
 class Reports:
-    """The last report of each replica; `replica_count` of them vote, this one is `replica_id`.
+    """The last report of each replica of the roster.
 
     Only the newest generation can be undecided, so one report of each replica is enough.
     """
 
-    def __init__(self, replica_id: int = 0, replica_count: int = 1) -> None:
-        self.replica_id = replica_id
-        self.replica_count = replica_count
+    def __init__(self, roster: Roster) -> None:
+        self._roster = roster
         self._last: dict[int, tuple[int, DurableReport]] = {}
+        roster.follow(self._forget_removed)
 
-    def take(self, replica: int, generation: int, report: DurableReport) -> None:
-        """Take another replica's report."""
-        self._last[replica] = (generation, report)
+    def take(self, replica: int, generation: int, report: DurableReport) -> bool:
+        """Take another replica's report; return whether it is a member."""
+        is_member = replica in self._roster.others
+        if is_member:
+            self._last[replica] = (generation, report)
+        return is_member
+
+    def _forget_removed(self) -> None:
+        others = self._roster.others
+        self._last = {replica: each for replica, each in self._last.items() if replica in others}
 
     def clear(self) -> None:
         """Forget all reports: replicas repeat them to the next primary."""
@@ -114,15 +117,14 @@ class Reports:
         """Return the verdict of all reports about a generation, including this replica's own."""
         reports = self.of(generation)
         if own is not None:
-            reports[self.replica_id] = own
-        return judge(reports, self.replica_count)
+            reports[self._roster.replica_id] = own
+        return judge(reports, self._roster)
 
     @property
     def others_suffice(self) -> bool:
         """Whether a generation can complete although this replica cannot write it."""
-        is_standby = self.replica_id >= self.replica_count
-        others = self.replica_count if is_standby else self.replica_count - 1
-        return others >= majority_of(self.replica_count)
+        voters = self._roster.voters
+        return len(voters) - (self._roster.replica_id in voters) >= self._roster.majority
 
 
 def _by_root(reports: Mapping[int, DurableReport]) -> list[tuple[int, ...]]:

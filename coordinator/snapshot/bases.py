@@ -11,7 +11,7 @@ from coordinator.snapshot.files import SnapshotFiles
 from coordinator.snapshot.inner_sections import entities_of, is_rewritten
 from coordinator.snapshot.restore import Loaded
 from coordinator.snapshot.sections import SectionBase as Tallied
-from coordinator.stages.base import InstalledSection
+from coordinator.stages.base import BaseExchangedError, InstalledSection
 from viewstamp.api.snapshots.v1.manifest_pb2 import SectionManifest, SnapshotManifest
 from viewstamp.format.digest import StateDigest
 from viewstamp.format.manifest import section_of
@@ -59,7 +59,7 @@ def section_base(
         state_digest=section.state_digest,
         entities=sum(count.entities for count in section.kinds),
         layers=len(section.layers),
-        blocks=lambda: _blocks(files, manifest.generation, stage),
+        blocks=lambda: _blocks(files, manifest.generation, stage, len(section.layers)),
     )
 
 
@@ -71,8 +71,17 @@ def section_bases(
     return {stage: section_base(files, manifest, stage) for stage in stages}
 
 
-def _blocks(files: SnapshotFiles, generation: int, stage: Stage) -> Iterator[tuple[int, bytes]]:
+def _blocks(
+    files: SnapshotFiles, generation: int, stage: Stage, layers: int
+) -> Iterator[tuple[int, bytes]]:
+    """Yield the blocks of a section. Its layers may have been exchanged since it was announced."""
     with files.load(generation) as loaded:
+        found = len(section_of(loaded.manifest, int(stage)).layers)
+        if found != layers:
+            raise BaseExchangedError(
+                f"snapshot {generation} was announced to stage {int(stage)} with {layers} layers,"
+                f" and has {found}"
+            )
         yield from loaded.blocks(int(stage))
 
 

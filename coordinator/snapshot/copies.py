@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from coordinator.snapshot.errors import CopyNotWritten, NoIntactCopy
 from coordinator.snapshot.layout import Check, chunks_of
@@ -23,6 +23,9 @@ from coordinator.snapshot.local_writer import (
     folder_of,
 )
 from coordinator.storage import Storage, StorageFile
+
+# Files that are being read in parts: layers of few generations.
+FILES_REMEMBERED_MAX: Final = 64
 
 T = TypeVar("T")
 
@@ -65,6 +68,8 @@ class CopyDirectories:
         """Writes from this process, as repairs do."""
         self._storage = storage
         self._report = report
+        # The copies that were intact when each file was opened last, for those opened lately.
+        self._intact: dict[str, Sequence[str]] = {}
 
     def names(self, folder: str) -> list[str]:
         """Return the sorted names of the files that any directory has in a folder, without the
@@ -109,7 +114,23 @@ class CopyDirectories:
         """Verify and repair a file, and open it for reading. Raises NoIntactCopy."""
         verdicts = self.scrub(name, check)
         paths = [f"{each.directory}/{name}" for each in verdicts if each.is_intact]
+        self.forget(name)
+        self._intact[name] = paths
+        for oldest in list(self._intact)[:-FILES_REMEMBERED_MAX]:
+            self.forget(oldest)
         return CopiesFile(self._storage, name, paths)
+
+    def open_again(self, name: str, check: Check) -> CopiesFile:
+        """Open those copies of a file that were intact when it was opened last, and read no more of
+        them than is wanted; verify it if that is not known. Raises NoIntactCopy."""
+        paths = self._intact.get(name)
+        if paths is None:
+            return self.open(name, check)
+        return CopiesFile(self._storage, name, paths)
+
+    def forget(self, name: str) -> None:
+        """Verify a file when it is opened again."""
+        self._intact.pop(name, None)
 
     def _repaired(self, source: int, target: int, name: str, check: Check) -> str | None:
         """Rewrite one copy from an intact one; return why that failed, or None."""

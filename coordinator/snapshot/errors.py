@@ -95,5 +95,9 @@ class CompactionFailed(SnapshotStorageError):
 class PeerFileUnavailable(Exception):
     """No peer that was asked sends the file, or the rest of it; the message has each one's answer.
 
-    Try again later, or ask others.
+    Try again later, or ask others. `is_busy`: the one peer that was asked has no place just now.
     """
+
+    def __init__(self, text: str, *, is_busy: bool = False) -> None:
+        super().__init__(text)
+        self.is_busy = is_busy

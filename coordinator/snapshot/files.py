@@ -20,6 +20,7 @@ do.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -40,12 +41,13 @@ from coordinator.snapshot.garbage import (
     stored_generations,
 )
 from coordinator.snapshot.incoming import IncomingGeneration, check_same_history
-from coordinator.snapshot.layout import layer_file, manifest_file
+from coordinator.snapshot.layout import layer_check, layer_file, manifest_file
 from coordinator.snapshot.opening import open_directories, release
 from coordinator.snapshot.pinned import PinnedGeneration
 from coordinator.snapshot.reserve import Reserve
 from coordinator.snapshot.restore import Loaded, open_sections, read_manifest
 from coordinator.snapshot.section_writer import SectionWriter
+from coordinator.snapshot.unsound_layers import UnsoundLayers
 from coordinator.snapshot.verify import problems_of
 from coordinator.snapshot.writer_process import FileWriter, WriterProcess
 from coordinator.storage import Storage
@@ -127,6 +129,7 @@ class SnapshotFiles:
         # Generations that come from another replica, which nobody here may delete.
         self._incoming: set[int] = set()
         self.pins = Pins()
+        self.unsound = UnsoundLayers()
         self._merged: dict[int, Merged] = {}
         self._compacting = 0
         self._compact_bytes_min = compact_bytes_min
@@ -173,6 +176,7 @@ class SnapshotFiles:
         with self.pins.mutex:
             stored = self.stored_manifest(manifest.generation)
             if stored is None:
+                self._check_sound(manifest)
                 self._put_manifest(manifest)
             elif stored.root != manifest.root:
                 raise ConflictingManifest(
@@ -196,12 +200,27 @@ class SnapshotFiles:
         while len(self._written) > MANIFESTS_WRITTEN_MAX:
             del self._written[next(iter(self._written))]
 
+    def rewrite_manifest(self, manifest: SnapshotManifest) -> None:
+        """Write bad copies of a manifest anew, as somebody still has it in memory.
+
+        One that was deleted meanwhile stays deleted. Raises CopyNotWritten, CopiesFailed.
+        """
+        name = manifest_file(manifest.generation)
+        with self.pins.mutex:
+            if self.copies.has(name):
+                self._writer.write(name, encode_manifest(manifest), use_reserve=False)
+
     def release(self, generation: int) -> None:
         """Give up writing a generation: layers that no manifest names become garbage."""
         self.pins.release(generation)
 
     def incoming(
-        self, manifest: SnapshotManifest, adopted: int, *, replaces: bool = False
+        self,
+        manifest: SnapshotManifest,
+        adopted: int,
+        *,
+        replaces: bool = False,
+        use_reserve: bool = True,
     ) -> IncomingGeneration:
         """Begin to take in a generation of another replica; the result keeps its files until
         closed.
@@ -223,6 +242,7 @@ class SnapshotFiles:
             self.pins,
             self._finish_replacing if replaces else self._finish_incoming,
             self._incoming.discard,
+            use_reserve,
         )
 
     def _finish_incoming(self, manifest: SnapshotManifest) -> None:
@@ -282,8 +302,26 @@ class SnapshotFiles:
                     f"generation {generation} cannot go on from {layer_file(lost[0].digest)}: no "
                     f"directory has it any more; ask for the chain again"
                 )
+            self._look_at_unsound(generation, base)
             self.pins.add(generation, [each.digest for each in base])
         return base
+
+    def _check_sound(self, manifest: SnapshotManifest) -> None:
+        """Raise CopyNotWritten for a lost layer: it may have been whole when this was begun."""
+        layers = [layer for _, section in sections(manifest) for layer in section.layers]
+        self._look_at_unsound(manifest.generation, layers)
+
+    def _look_at_unsound(self, generation: int, layers: Sequence[LayerReference]) -> None:
+        """Take back what is said of layers that are whole again: people may have brought them.
+
+        Raises CopyNotWritten for those that are not.
+        """
+        for each in layers:
+            if self.unsound.has(each.digest):
+                with suppress(NoIntactCopy):
+                    self.copies.scrub(layer_file(each.digest), layer_check(each))
+                    self.unsound.mark(each.digest, is_sound=True)
+        self.unsound.check(generation, [each.digest for each in layers])
 
     def stored_manifest(self, generation: int) -> SnapshotManifest | None:
         """Return the manifest of a generation that is durable here, all copies repaired; None if no

@@ -28,6 +28,7 @@ class IncomingGeneration:
         pins: Pins,
         write: Callable[[SnapshotManifest], None],
         ended: Callable[[int], None],
+        use_reserve: bool,
     ) -> None:
         """Use `SnapshotFiles.incoming`."""
         self.manifest = manifest
@@ -36,6 +37,7 @@ class IncomingGeneration:
         self._pins = pins
         self._write = write
         self._ended = ended
+        self._use_reserve = use_reserve
         pins.add_generation(self, manifest)
 
     def lacking(self) -> list[LayerReference]:
@@ -60,10 +62,11 @@ class IncomingGeneration:
     def add_layer(self, reference: LayerReference, chunks: Iterable[bytes]) -> None:
         """Return once a layer is durable and verified, by its digest, in every directory.
 
-        Raises SnapshotNoSpace once the reserve is given up, CopyNotWritten, CopiesFailed.
+        Raises SnapshotNoSpace, after the reserve is given up if it may be, CopyNotWritten and
+        CopiesFailed.
         """
         label = f"{LAYERS}/incoming-{reference.digest.hex()}"
-        key = self._writer.stage(label, use_reserve=True)
+        key = self._writer.stage(label, use_reserve=self._use_reserve)
         try:
             for chunk in chunks:
                 self._writer.append(key, chunk)

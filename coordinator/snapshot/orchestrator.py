@@ -22,6 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
+from coordinator.base.roster import Roster
 from coordinator.mux.catalog_types import (
     BeginSnapshot,
     CompleteSnapshot,
@@ -101,7 +102,7 @@ class LocalSnapshotOrchestrator:
 
     `adopted` is the generation from which the replica was restored, None for the empty state;
     `snapshots` are the generations of its catalog section. The log behind the cut is replayed
-    through the same calls. `reports` know which replica this is, and how many there are.
+    through the same calls. `reports` know which replica this is, and which others there are.
     """
 
     def __init__(
@@ -119,7 +120,7 @@ class LocalSnapshotOrchestrator:
         self._clock_ms = clock_ms
         self._deadline_ms = deadline_ms
         self._generations = Generations(adopted, snapshots)
-        self._reports = reports or Reports()
+        self._reports = reports or Reports(Roster.founding(0, 1))
         self._abandoned: list[FrozenHere] = []
         self._given_up: dict[int, str] = {}
         self._begun_ms: dict[int, int] = {}
@@ -232,7 +233,8 @@ class LocalSnapshotOrchestrator:
 
     def durable_elsewhere(self, replica: int, generation: int, report: DurableReport) -> None:
         """Take another replica's report of a durable generation."""
-        self._reports.take(replica, generation, report)
+        if not self._reports.take(replica, generation, report):
+            return  # it was removed, or this replica has yet to learn of it
         decided = self._generations.catalog.get(generation)
         if decided is None or decided.state is SnapshotState.CREATED:
             self.wake()

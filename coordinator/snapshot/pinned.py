@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from coordinator.snapshot.copies import CopyDirectories
+from coordinator.snapshot.errors import NoIntactCopy
 from coordinator.snapshot.layout import (
     Check,
     equality_check,
@@ -39,12 +40,22 @@ class PinnedGeneration:
         self._checks, self.files = _files_of(manifest)
         """Every file once, the manifest last."""
 
-    def chunks(self, file: StoredFile, chunk_bytes: int) -> Iterator[bytes]:
-        """Yield a file from a copy that was just verified whole. Raises NoIntactCopy."""
-        opened = self._copies.open(file.name, self._checks[file.name])
+    def chunks(
+        self, file: StoredFile, chunk_bytes: int, begin: int = 0, *, is_verified: bool = False
+    ) -> Iterator[bytes]:
+        """Yield a file from `begin` on, from a copy that was just verified whole, or before.
+
+        Raises NoIntactCopy.
+        """
+        copies = self._copies
+        opening = copies.open_again if is_verified else copies.open
+        opened = opening(file.name, self._checks[file.name])
         try:
-            for offset in range(0, file.size_bytes, chunk_bytes):
+            for offset in range(begin, file.size_bytes, chunk_bytes):
                 yield opened.read(offset, chunk_bytes)
+        except NoIntactCopy:
+            copies.forget(file.name)
+            raise
         finally:
             opened.close()
 

@@ -37,8 +37,11 @@ class PinnedFiles(Protocol):
         """Every file, the manifest last."""
         ...
 
-    def read(self, file: SnapshotFile, chunk_bytes: int) -> AsyncGenerator[bytes, None]:
-        """Yield a file in chunks of at most `chunk_bytes`, from a copy that was verified whole.
+    def read(
+        self, file: SnapshotFile, chunk_bytes: int, offset: int = 0, *, is_verified: bool = False
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield a file from `offset` on in chunks of at most `chunk_bytes`, from a copy that is
+        verified whole first, unless `is_verified` says that it was a moment ago.
 
         Raises Refusal if no copy is intact.
         """

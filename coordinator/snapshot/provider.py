@@ -62,22 +62,27 @@ class StoredGeneration:
         """Every file, the manifest last."""
         return [SnapshotFile(file.name, file.size_bytes) for file in self._held.files]
 
-    async def read(self, file: SnapshotFile, chunk_bytes: int) -> AsyncGenerator[bytes]:
-        """Yield a file in chunks. Raises Refusal if no copy is intact."""
-        chunks = self._chunks(file.name, chunk_bytes)
+    async def read(
+        self, file: SnapshotFile, chunk_bytes: int, offset: int = 0, *, is_verified: bool = False
+    ) -> AsyncGenerator[bytes]:
+        """Yield a file from an offset on, in chunks. Raises Refusal if no copy is intact."""
+        chunks = self._chunks(file.name, chunk_bytes, offset, is_verified)
         try:
             while (chunk := await asyncio.to_thread(_next, chunks)) is not None:
                 yield chunk
         except NoIntactCopy as error:
             raise _unreadable(error, self._held.manifest.generation) from error
 
-    def _chunks(self, name: str, chunk_bytes: int) -> Iterator[bytes]:
+    def _chunks(
+        self, name: str, chunk_bytes: int, offset: int, is_verified: bool
+    ) -> Iterator[bytes]:
         manifest = self._held.manifest
         if name != manifest_file(manifest.generation):
-            return self._held.chunks(self._stored[name], chunk_bytes)
+            stored = self._stored[name]
+            return self._held.chunks(stored, chunk_bytes, offset, is_verified=is_verified)
         # It was read whole when it was pinned. Its copies are not checked again: a replica that
         # mends its snapshot may be replacing them, and a repair would bring the old one back.
-        return _parts(encode_manifest(manifest), chunk_bytes)
+        return _parts(encode_manifest(manifest)[offset:], chunk_bytes)
 
     async def verify(self) -> AsyncGenerator[CopyVerdicts]:
         """Check every copy of every file, and repair what can be repaired."""

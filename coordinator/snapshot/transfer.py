@@ -1,10 +1,10 @@
 """State transfer: a peer's snapshot brought here, for a log that no peer can continue any more.
 
 The manifest comes first, and is verified; then the lacking layers, each named by its digest, from
-several peers in turn. The fetched part of a layer stays in a partial file, so that a restarted
-process continues there. Then the generation is written like one made here, the superblock names it,
-and the process restarts from it: the same start as after any other snapshot, so that a running
-process needs no second way.
+several peers at once (`layer_fetching`). The fetched parts of a layer stay in partial files, so
+that a restarted process continues there. Then the generation is written like one made here, the
+superblock names it, and the process restarts from it: the same start as after any other snapshot,
+so that a running process needs no second way.
 
 A replica may also need a snapshot because entries that it has applied are damaged here and
 truncated at all peers. Then its own snapshot is as good, if it reaches as far.
@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Sequence
-from contextlib import aclosing, suppress
-from functools import partial
+from collections import Counter
+from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -33,14 +33,15 @@ from coordinator.snapshot.errors import (
 )
 from coordinator.snapshot.files import SnapshotFiles
 from coordinator.snapshot.incoming import IncomingGeneration
+from coordinator.snapshot.layer_fetching import FetchOrder, LayerFetching
+from coordinator.snapshot.layer_parts import FetchedLayer
 from coordinator.snapshot.local_writer import NO_SPACE_ERRORS
 from coordinator.snapshot.partial_files import PartialFiles
 from coordinator.snapshot.transfer_ports import TransferPorts
-from coordinator.snapshot.work import in_thread
 from coordinator.storage import Storage
-from viewstamp.api.snapshots.v1.manifest_pb2 import LayerReference, SnapshotManifest
+from viewstamp.api.snapshots.v1.manifest_pb2 import SnapshotManifest
 from viewstamp.format import FormatError, FormatVersionError
-from viewstamp.format.layer import LayerReader, file_digest
+from viewstamp.format.layer import file_digest
 from viewstamp.format.manifest import check_layer_belongs, decode_manifest, sections
 from viewstamp.telemetry import fields
 from viewstamp.telemetry.work import working
@@ -49,7 +50,6 @@ RETRY_FIRST_MS: Final = 500
 RETRY_MAX_MS: Final = 30_000
 # A link that was down for a moment says nothing of a manifest.
 ATTEMPTS_WITH_A_MANIFEST: Final = 2
-PARTIAL_SUFFIX: Final = ".part"
 MANIFEST_FILE: Final = "manifest"
 # The cut of a target of which only the generation is known.
 UNKNOWN_CUT_OP: Final = 0
@@ -85,7 +85,11 @@ class StateTransfer:
         self._partial = PartialFiles(str(directory), storage)
         self._target: vsr.SnapshotNeeded | None = None
         self._changed = asyncio.Event()
-        self._fetched_bytes = 0
+        self.fetched_from: Counter[int] = Counter()
+        """What came of layers, by the replica that sent it."""
+        self._manifest_bytes_fetched = 0
+        # How often a layer came with another digest.
+        self._mistaken: Counter[bytes] = Counter()
         # The peer whose manifest is followed; None for one that an earlier process fetched.
         self._source: int | None = None
         # How many attempts failed with a manifest, whatever the disk here said.
@@ -156,7 +160,7 @@ class StateTransfer:
 
     def _way_out(self) -> str:
         """Return what people can do if no peer's manifest led anywhere."""
-        if not self._led_nowhere >= set(self._ports.replicas):
+        if not self._led_nowhere >= set(self._ports.replicas()):
             return ""
         return (
             ". No peer has sent it as a whole: restart those that name damaged files, one after"
@@ -166,7 +170,7 @@ class StateTransfer:
     async def _drop_leftovers(self) -> None:
         """Remove what an earlier process has fetched, unless it is still useful."""
         try:
-            manifest = decode_manifest(await in_thread(self._manifest_bytes))
+            manifest = decode_manifest(await self._ports.in_thread(self._manifest_bytes))
         except (OSError, FormatError):
             return  # the next transfer fetches another one
         if self._is_moot(manifest):
@@ -174,11 +178,16 @@ class StateTransfer:
 
     async def _remove_directory(self) -> None:
         with suppress(OSError):
-            await in_thread(self._partial.remove_all)
+            await self._ports.in_thread(self._partial.remove_all)
 
     def _manifest_bytes(self) -> bytes:
         size = self._partial.size(MANIFEST_FILE)
         return self._partial.read(MANIFEST_FILE, 0, size)
+
+    @property
+    def _fetched_bytes(self) -> int:
+        """What this process has fetched."""
+        return self._manifest_bytes_fetched + self.fetched_from.total()
 
     # --- One attempt ---
 
@@ -197,8 +206,8 @@ class StateTransfer:
                 finally:
                     span.set_attribute("viewstamp.bytes", self._fetched_bytes - before)
         except OSError as error:
-            if error.errno in NO_SPACE_ERRORS:
-                await in_thread(self._files.give_up_reserve)
+            if error.errno in NO_SPACE_ERRORS and self._ports.uses_reserve:
+                await self._ports.in_thread(self._files.give_up_reserve)
             raise
 
     async def _bring(self, target: vsr.SnapshotNeeded) -> None:
@@ -216,6 +225,7 @@ class StateTransfer:
                 generation=target.generation,
                 cut_op=manifest.cut_op,
                 fetched_bytes=self._fetched_bytes,
+                fetched_from={str(each): n for each, n in sorted(self.fetched_from.items())},
             ),
         )
         raise RestartNeeded(f"restart from snapshot {target.generation}, fetched from peers")
@@ -244,21 +254,24 @@ class StateTransfer:
 
     async def _take_in(self, manifest: SnapshotManifest, target: vsr.SnapshotNeeded) -> bool:
         """Return whether the superblock now names the generation; if not it was not needed."""
-        incoming = await in_thread(
+        incoming = await self._ports.in_thread(
             lambda: self._files.incoming(
-                manifest, self._ports.adopted(), replaces=self._replaces(manifest)
+                manifest,
+                self._ports.adopted(),
+                replaces=self._replaces(manifest),
+                use_reserve=self._ports.uses_reserve,
             )
         )
         try:
             with working("fetch layers"):
                 if not await self._fill(incoming, target):
                     return False
-            await in_thread(incoming.finish)
+            await self._ports.in_thread(incoming.finish)
             if self._is_moot(manifest):
                 return False
-            await in_thread(self._ports.record, target.generation, manifest.cut_op)
+            await self._ports.in_thread(self._ports.record, target.generation, manifest.cut_op)
         finally:
-            await in_thread(incoming.close)
+            await self._ports.in_thread(incoming.close)
         return True
 
     def _replaces(self, manifest: SnapshotManifest) -> bool:
@@ -280,12 +293,12 @@ class StateTransfer:
     async def _manifest(self, target: vsr.SnapshotNeeded) -> SnapshotManifest:
         """Return the manifest: the one fetched before, or else that of some peer."""
         with suppress(FileNotFoundError, FormatError):
-            known = decode_manifest(await in_thread(self._manifest_bytes))
+            known = decode_manifest(await self._ports.in_thread(self._manifest_bytes))
             if (known.cluster_id, known.generation) == (self._ports.cluster_id, target.generation):
                 return known
         data, manifest = await self._fetched_manifest(target)
         # Partial layers may be useful, and stay.
-        await in_thread(self._partial.replace, MANIFEST_FILE, data)
+        await self._ports.in_thread(self._partial.replace, MANIFEST_FILE, data)
         return manifest
 
     async def _fetched_manifest(self, target: vsr.SnapshotNeeded) -> tuple[bytes, SnapshotManifest]:
@@ -302,7 +315,7 @@ class StateTransfer:
                 failures.append(f"replica {replica}: {error}")
                 too_new += [replica] if isinstance(error, FormatVersionError) else []
             else:
-                self._fetched_bytes += len(data)
+                self._manifest_bytes_fetched += len(data)
                 self._source = replica
                 return data, manifest
         found = "; ".join(failures)
@@ -333,83 +346,75 @@ class StateTransfer:
 
     def _peers(self, target: vsr.SnapshotNeeded, turn: int) -> list[int]:
         """Return the peers in the order in which they are asked; each turn begins elsewhere."""
-        others = [replica for replica in self._ports.replicas if replica != target.from_replica]
+        others = [replica for replica in self._ports.replicas() if replica != target.from_replica]
         peers = [target.from_replica, *others]
         begin = turn % len(peers)
         return peers[begin:] + peers[:begin]
 
     async def _fill(self, incoming: IncomingGeneration, target: vsr.SnapshotNeeded) -> bool:
         """Bring the lacking layers; return False if they are no longer needed."""
-        lacking = await in_thread(incoming.lacking)
+        lacking = await self._ports.in_thread(incoming.lacking)
         total_bytes = sum(reference.size_bytes for reference in lacking)
+        await self._ports.in_thread(self._ports.check_room, total_bytes)
         _log.info(
             "state transfer began",
             extra=fields(
                 generation=target.generation, layers=len(lacking), lacking_bytes=total_bytes
             ),
         )
-        left_bytes = total_bytes
-        for turn, reference in enumerate(lacking):
+        fetching = LayerFetching(
+            self._ports, self._partial, self._order(incoming, target, total_bytes)
+        )
+        try:
+            return await fetching.run(lacking)
+        finally:
+            self.fetched_from.update(fetching.fetched_bytes)
+
+    def _order(
+        self, incoming: IncomingGeneration, target: vsr.SnapshotNeeded, total_bytes: int
+    ) -> FetchOrder:
+        def left(left_bytes: int) -> None:
             self._ports.say(
                 f"this replica is too far behind for the logs of its peers: of snapshot"
                 f" {target.generation} it has yet to fetch {left_bytes} of {total_bytes} bytes;"
                 " then it restarts from that"
             )
-            if self._is_moot(incoming.manifest):
-                return False
-            await self._bring_layer(incoming, reference, self._peers(target, turn), target)
-            left_bytes -= reference.size_bytes
-        return True
 
-    async def _bring_layer(
-        self,
-        incoming: IncomingGeneration,
-        reference: LayerReference,
-        peers: Sequence[int],
-        target: vsr.SnapshotNeeded,
+        return FetchOrder(
+            generation=target.generation,
+            peers=self._peers(target, 0),
+            source=self._source,
+            manifest=incoming.manifest,
+            mistaken=self._mistaken,
+            is_moot=lambda: self._is_moot(incoming.manifest),
+            place=lambda layer: self._place(incoming, layer, target),
+            left=left,
+        )
+
+    async def _place(
+        self, incoming: IncomingGeneration, fetched: FetchedLayer, target: vsr.SnapshotNeeded
     ) -> None:
-        files = self._partial
-        partial = f"{reference.digest.hex()}{PARTIAL_SUFFIX}"
-        fetched_bytes = await self._fetch(partial, reference, peers, target)
-        found = await in_thread(lambda: file_digest(files.chunks(partial)))
+        """Verify a layer as a whole, give it its name, and remove its parts."""
+        reference = fetched.layer
+        found = await self._ports.in_thread(lambda: file_digest(fetched.chunks()))
         if found != reference.digest:
-            await in_thread(files.remove, partial)
+            await self._ports.in_thread(fetched.remove)
+            self._mistaken[reference.digest] += 1
             raise TransferFailed(
                 f"layer {reference.digest.hex()} came with the digest {found.hex()}: it is fetched"
                 " anew"
             )
-        await in_thread(_check_layer, files, partial, reference, incoming.manifest)
-        await in_thread(lambda: incoming.add_layer(reference, files.chunks(partial)))
-        await in_thread(files.remove, partial)
+        await self._ports.in_thread(_check_layer, fetched, incoming.manifest)
+        await self._ports.in_thread(lambda: incoming.add_layer(reference, fetched.chunks()))
+        await self._ports.in_thread(fetched.remove)
         _log.info(
             "layer fetched",
             extra=fields(
                 generation=target.generation,
                 layer=reference.digest.hex(),
                 bytes=reference.size_bytes,
-                fetched_bytes=fetched_bytes,
             ),
         )
-
-    async def _fetch(
-        self,
-        partial: str,
-        reference: LayerReference,
-        peers: Sequence[int],
-        target: vsr.SnapshotNeeded,
-    ) -> int:
-        """Complete a partial file; return how many bytes were fetched."""
-        offset = await in_thread(_opened_bytes, self._partial, partial, reference.size_bytes)
-        begun = offset
-        chunks = self._ports.fetcher.layer(
-            peers, target.generation, reference.digest, reference.size_bytes, offset
-        )
-        async with aclosing(chunks):
-            async for data in chunks:
-                await in_thread(self._partial.append, partial, data)
-                offset += len(data)
-                self._fetched_bytes += len(data)
-        return offset - begun
 
     async def _forget_manifest(self) -> None:
         """Ask for the manifest anew at the next attempt, and soon another peer first.
@@ -418,32 +423,21 @@ class StateTransfer:
         """
         self._manifests_failed += 1
         self._led_nowhere.add(self._source)
-        await in_thread(self._partial.remove, MANIFEST_FILE)
+        await self._ports.in_thread(self._partial.remove, MANIFEST_FILE)
 
 
 # Each is reported to the operator, and retried.
 PASSING: Final = (PeerFileUnavailable, FormatError, SnapshotStorageError, OSError)
 
 
-def _opened_bytes(files: PartialFiles, name: str, size_bytes: int) -> int:
-    """Return the bytes of a partial file; one that is too long is begun anew."""
-    found = files.size(name)
-    if found > size_bytes:
-        files.remove(name)
-        return 0
-    return found
-
-
-def _check_layer(
-    files: PartialFiles, name: str, reference: LayerReference, manifest: SnapshotManifest
-) -> None:
+def _check_layer(fetched: FetchedLayer, manifest: SnapshotManifest) -> None:
     """Raise FormatError unless a layer is readable and matches the manifest.
 
     Its digest is right. But its peer may run a newer build, and a manifest with layers that this
     build cannot read must not replace a readable one.
     """
-    layer = LayerReader(partial(files.read, name), reference.size_bytes)
+    layer = fetched.reader()
     for stage, section in sections(manifest):
         for named in section.layers:
-            if named.digest == reference.digest:
+            if named.digest == fetched.layer.digest:
                 check_layer_belongs(manifest, stage, named, layer)

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ParamSpec, Protocol, TypeVar
+
+from coordinator.snapshot.work import in_thread
+
+P = ParamSpec("P")
+Result = TypeVar("Result")
 
 
 class Fetcher(Protocol):
@@ -12,6 +17,13 @@ class Fetcher(Protocol):
 
     async def manifest(self, replica: int, generation: int) -> bytes:
         """Return a peer's manifest file. Raises PeerFileUnavailable."""
+        ...
+
+    def part(
+        self, replica: int, generation: int, digest: bytes, begin: int, end: int
+    ) -> AsyncGenerator[bytes]:
+        """Yield the bytes of a layer from `begin` to `end`, from one peer. Raises
+        PeerFileUnavailable."""
         ...
 
     def layer(
@@ -26,10 +38,21 @@ class Fetcher(Protocol):
         ...
 
 
+class InThread(Protocol):
+    """Runs a blocking call in some thread (`work.in_thread`)."""
+
+    async def __call__(
+        self, call: Callable[P, Result], *args: P.args, **kwargs: P.kwargs
+    ) -> Result:
+        """Return its result, or raise what it raises."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class TransferPorts:
     """What a transfer acts upon.
 
+    `replicas` are the others of the moment.
     `held_op` is how far the disk has every committed entry, executed or not, and none of them
     damaged; `own_cut_op` is the cut of the snapshot from which this replica would restart,
     `adopted` its generation, both 0 for none.
@@ -37,11 +60,13 @@ class TransferPorts:
     durable in the superblock, a start that mends does so later. `say` shows people how far the
     transfer is, `ended` that there is none any more. `replaces` says that files of the
     generation here may be damaged: then the peer's layers are brought, although it may have merged
-    its chains differently.
+    its chains differently. `uses_reserve` says whether a full disk costs the reserve for snapshots.
+    `check_room` raises SnapshotNoSpace if there is no room for so many bytes of layers; it blocks.
+    `in_thread` runs what blocks.
     """
 
     fetcher: Fetcher
-    replicas: Sequence[int]
+    replicas: Callable[[], Sequence[int]]
     cluster_id: bytes
     held_op: Callable[[], int]
     own_cut_op: Callable[[], int]
@@ -50,3 +75,6 @@ class TransferPorts:
     say: Callable[[str], None]
     ended: Callable[[], None]
     replaces: bool = False
+    uses_reserve: bool = True
+    check_room: Callable[[int], None] = lambda _: None
+    in_thread: InThread = in_thread

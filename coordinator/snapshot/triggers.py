@@ -40,6 +40,7 @@ class Trigger(Enum):
     """Why a snapshot that nobody asked for is begun, the most urgent first."""
 
     DISK_FULL = "the disk is full"
+    RING = "the room that is taken of the ring"
     ITEM_LOG = "the item log"
     COMMANDS = "commands since the last snapshot"
     JOURNAL = "journal bytes since the last snapshot"
@@ -52,6 +53,7 @@ class ReplicaLoad:
 
     `revision` is the last applied one, `journal_bytes` the bytes handed over from the journal to
     the stages since this process began, replayed or new, `item_log_bytes` the longest item log.
+    `is_ring_due` says that so much of a ring journal is taken that a snapshot has to free some.
     """
 
     now_ms: int
@@ -59,6 +61,7 @@ class ReplicaLoad:
     journal_bytes: int
     item_log_bytes: int
     is_disk_full: bool = False
+    is_ring_due: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +150,7 @@ _DOUBLINGS_MAX: Final = 32
 _RULES: Final[Mapping[Trigger, Callable[[_Since, TriggerSettings], bool]]] = MappingProxyType(
     {
         Trigger.DISK_FULL: lambda since, _: since.load.is_disk_full and since.commands > 0,
+        Trigger.RING: lambda since, _: since.load.is_ring_due and since.commands > 0,
         Trigger.ITEM_LOG: lambda since, s: since.load.item_log_bytes > s.item_log_bytes,
         Trigger.COMMANDS: lambda since, s: 0 < s.commands <= since.commands,
         Trigger.JOURNAL: lambda since, s: 0 < s.journal_bytes <= since.journal_bytes,

@@ -25,7 +25,8 @@ class InstalledSection:
     """One section of a snapshot, and where its stage continues from it.
 
     `sequence` is that of the batch with the cut, 0 if an earlier process sent it. `blocks` yields
-    (layer index, block as stored), reads files, and may be called again.
+    (layer index, block as stored), reads files, and may be called again; it raises
+    BaseExchangedError if the files have another count of layers by now.
     """
 
     generation: int
@@ -57,6 +58,10 @@ class Barrier(Protocol):
         """Return once the section may be activated. Raises errors that must end the process."""
 
 
+class BaseExchangedError(Exception):
+    """The section lies here in other layers than announced: begin again once the base is new."""
+
+
 class BaseRefusedError(Exception):
     """A service does not accept its section; the message says why. Retrying would not help."""
 
@@ -69,7 +74,7 @@ async def install(
     `took` is told of every block that the transport has taken. The service may take any time to
     check its entities: a live service is waited for, and reported as slow.
 
-    Raises grpc.RpcError if the service is gone, or refuses.
+    Raises grpc.RpcError if the service is gone, or refuses; BaseExchangedError.
     """
     await _write(call, pb.Install(begin=base.begin()))
     blocks = base.blocks()

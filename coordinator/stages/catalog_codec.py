@@ -12,7 +12,12 @@ from typing import Final, TypeAlias
 
 from coordinator.mux import catalog_types as catalog
 from coordinator.mux import types as mux
-from coordinator.stages.entities import task_message, tasks_of
+from coordinator.stages.entities import (
+    begin_epoch_message,
+    epoch_members_of,
+    task_message,
+    tasks_of,
+)
 from viewstamp import limits
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
@@ -30,6 +35,7 @@ COMPLETE_SNAPSHOT_CODE: Final = 406
 FAIL_SNAPSHOT_CODE: Final = 407
 RAISE_FEATURE_LEVEL_CODE: Final = 408
 SET_DESCRIPTION_CODE: Final = 409
+BEGIN_EPOCH_CODE: Final = mux.BEGIN_EPOCH_CODE
 
 Guarded: TypeAlias = (
     snapshots_pb2.DeleteSnapshotRequest
@@ -64,6 +70,11 @@ def begin_snapshot_request(command: catalog.BeginSnapshot) -> bytes:
         keep_daily=command.keep_daily,
     )
     return request.SerializeToString(deterministic=True)
+
+
+def begin_epoch_request(command: catalog.BeginEpoch) -> bytes:
+    """Return the request by which a primary ends its epoch."""
+    return begin_epoch_message(command).SerializeToString(deterministic=True)
 
 
 def complete_snapshot_request(command: catalog.CompleteSnapshot) -> bytes:
@@ -149,6 +160,17 @@ def _set_description(item: bytes) -> catalog.SetDescription:
     return catalog.SetDescription(request.description, _expected(request), request.validate_only)
 
 
+def begin_epoch_of(item: bytes) -> catalog.BeginEpoch:
+    """Return who belongs to the next epoch, as an item of the log says it. Raises DecodeError."""
+    request = cluster_pb2.BeginEpochRequest.FromString(item)
+    return catalog.BeginEpoch(
+        request.first_view,
+        epoch_members_of(request.voters),
+        epoch_members_of(request.standbys),
+        request.next_replica_id,
+    )
+
+
 def _expected(request: Guarded) -> int | None:
     return request.expected_revision if request.HasField("expected_revision") else None
 
@@ -174,5 +196,6 @@ CATALOG_PARSERS: Final[Mapping[int, Callable[[bytes], mux.CatalogCommand]]] = Ma
         FAIL_SNAPSHOT_CODE: _fail,
         RAISE_FEATURE_LEVEL_CODE: _raise_level,
         SET_DESCRIPTION_CODE: _set_description,
+        BEGIN_EPOCH_CODE: begin_epoch_of,
     }
 )

@@ -23,7 +23,14 @@ import grpc.aio
 from coordinator.base.clock import monotonic_ms
 from coordinator.base.slices import SlicedWork, Steps, TimeSlice
 from coordinator.base.tasks import first_to_end
-from coordinator.stages.base import Barrier, BaseRefusedError, InstalledSection, activate, install
+from coordinator.stages.base import (
+    Barrier,
+    BaseExchangedError,
+    BaseRefusedError,
+    InstalledSection,
+    activate,
+    install,
+)
 from coordinator.stages.busyness import LOOK_INTERVAL_MS, Busyness
 from coordinator.stages.channel import (
     RECONNECT_DELAY_MIN_MS,
@@ -164,6 +171,11 @@ class StageClient:
             release = domain_pb2.ReleaseCut(generation=base.generation)
             message = domain_pb2.ApplyRequest(release=release).SerializeToString()
             self._put(OutgoingBatch(message, None, is_answered=False))
+
+    def exchange_base(self, base: InstalledSection) -> None:
+        """Start from these layers of the same section, if that is still the base."""
+        if self.base is not None and self.base.generation == base.generation:
+            self.base = replace(base, sequence=self.base.sequence)
 
     async def read_section(self, generation: int) -> AsyncGenerator[domain_pb2.ReadSectionResponse]:
         """Yield the section that the service froze at a cut. Raises grpc.RpcError: ask again
@@ -309,6 +321,8 @@ class StageClient:
             except asyncio.InvalidStateError:
                 await call.read()  # raises the status that it ended with
                 raise TimeoutError from None
+        except BaseExchangedError:
+            return False  # and the next attempt begins with the new base
         except grpc.RpcError as error:
             if error.code() in _REFUSALS_OF_BASE:
                 raise BaseRefusedError(

@@ -73,6 +73,35 @@ def task_message(task: catalog.TaskSnapshot) -> snapshots_pb2.SnapshotTask:
     )
 
 
+def begin_epoch_message(
+    members: catalog.BeginEpoch | catalog.ClusterMembers,
+) -> cluster_pb2.BeginEpochRequest:
+    """Return who belongs to an epoch as commands and entities carry it."""
+    return cluster_pb2.BeginEpochRequest(
+        first_view=members.first_view,
+        voters=map(_member_message, members.voters),
+        standbys=map(_member_message, members.standbys),
+        next_replica_id=members.next_replica_id,
+    )
+
+
+def _member_message(member: catalog.EpochMember) -> cluster_pb2.EpochMember:
+    return cluster_pb2.EpochMember(
+        replica_id=member.replica_id,
+        peer_address=member.peer_address,
+        disk_id=member.disk_id,
+    )
+
+
+def epoch_members_of(
+    messages: Iterable[cluster_pb2.EpochMember],
+) -> tuple[catalog.EpochMember, ...]:
+    """Return members in the mux's form."""
+    return tuple(
+        catalog.EpochMember(each.replica_id, each.peer_address, each.disk_id) for each in messages
+    )
+
+
 def tasks_of(
     messages: Iterable[snapshots_pb2.SnapshotTask],
 ) -> tuple[catalog.TaskSnapshot, ...]:
@@ -127,6 +156,12 @@ def _feature_level(value: catalog.FeatureLevel) -> Message:
     return cluster_pb2.FeatureLevelEntity(feature_level=value.level)
 
 
+def _members(members: catalog.ClusterMembers) -> cluster_pb2.MembersEntity:
+    return cluster_pb2.MembersEntity(
+        began_op=members.began_op, members=begin_epoch_message(members)
+    )
+
+
 def _description(value: catalog.Description) -> Message:
     return cluster_pb2.DescriptionEntity(
         description=value.text, modified_revision=value.modified_revision
@@ -145,6 +180,7 @@ _ENCODERS: Final[Mapping[type[Any], Callable[[Any], Message]]] = MappingProxyTyp
         ),
         catalog.FeatureLevel: _feature_level,
         catalog.Description: _description,
+        catalog.ClusterMembers: _members,
     }
 )
 
@@ -229,6 +265,18 @@ def _description_of(canonical: bytes) -> catalog.Description:
     return catalog.Description(entity.description, entity.modified_revision)
 
 
+def _members_of(canonical: bytes) -> catalog.ClusterMembers:
+    entity = cluster_pb2.MembersEntity.FromString(canonical)
+    named = entity.members
+    return catalog.ClusterMembers(
+        entity.began_op,
+        named.first_view,
+        epoch_members_of(named.voters),
+        epoch_members_of(named.standbys),
+        named.next_replica_id,
+    )
+
+
 _SESSIONS: Final[Mapping[int, Callable[[bytes], SessionsValue]]] = MappingProxyType(
     {
         mux_entities.SESSION_KIND: _reader(mux_entities.Session, sessions_pb2.SessionEntity),
@@ -245,5 +293,6 @@ _CATALOG: Final[Mapping[int, Callable[[bytes], CatalogValue]]] = MappingProxyTyp
         ),
         mux_entities.FEATURE_LEVEL_KIND: _feature_level_of,
         mux_entities.DESCRIPTION_KIND: _description_of,
+        mux_entities.MEMBERS_KIND: _members_of,
     }
 )

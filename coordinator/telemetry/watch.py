@@ -41,12 +41,12 @@ class ReplicaWatch:
         metrics: ReplicaMetrics | None,
         prepares: Sampler,
         *,
-        is_alone: bool,
+        is_alone: Callable[[], bool],
     ) -> None:
         """Tell `recorder` and `metrics`, if they are there.
 
         `prepares` decides about prepares without a sampled command. A replica that `is_alone`
-        replicates in no time.
+        just then replicates in no time.
         """
         self._recorder = recorder
         self._metrics = metrics
@@ -86,7 +86,7 @@ class ReplicaWatch:
         """A quorum has it."""
         times = self._prepares.get(op)
         if times is not None:
-            times.committed_ns = times.durable_ns if self._is_alone else time.time_ns()
+            times.committed_ns = times.durable_ns if self._is_alone() else time.time_ns()
 
     def handed_over(self, op: int) -> None:
         """The mux has it."""

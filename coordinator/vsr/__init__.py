@@ -8,7 +8,10 @@ The basic rule: *log view v is written only after the whole log that view v bega
 this replica's journal, contiguous and chained.* So a vote is a faithful copy of one log wherever
 its replica may have crashed, and no headers need to be kept beside the journal.
 
-A *standby* is a replica whose index is at or beyond the replica count. It journals and executes
+The log is divided into *epochs* (`epochs`): the last entry of one says who has a vote in the next,
+and a view number has its epoch in its upper 16 bits.
+
+A *standby* is a member without a vote. It journals and executes
 what the others commit, takes their snapshots, and never votes, vouches, pre-votes or leads. No
 quorum of any kind counts a standby. A standby is like a replica that lost its disk and never asks
 to be admitted.
@@ -48,7 +51,10 @@ The caller's duties
     process anew with its op as the base. On `Stuck` call people.
 14. At a stop, write no commit beyond `recordable_commit` to the superblock: an executed entry may
     still be on its way to the disk, which may hold another entry in its place.
-15. On `InvariantViolation`, or any error but `CallerError`, end the process. After `CallerError`
+15. Give a `ClientBatch` that `ends_epoch` as the core's `membership` allows: one vote more or less,
+    or a standby. At a start give the entries of the suffix that end an epoch with their bodies, and
+    the membership that a snapshot or a seed told of in the configuration.
+16. On `InvariantViolation`, or any error but `CallerError`, end the process. After `CallerError`
     nothing changed, and the driver has a bug.
 
 The driver cannot send too early, because the core makes a message only once what it promises is
@@ -90,6 +96,7 @@ Message
 AdmissionMessage     vote from this view on, once your disk knows.
 AdmissionDurable-    it does.
 Message
+EpochEndedMessage    your epoch ended with this entry: commit it, or fetch what is committed.
 
 The effects
 ===========
@@ -107,6 +114,7 @@ The invariants (`invariants.py` holds every step to them, also under `python -O`
 - Nobody votes in a view that the disk does not know, nor while a write is under way.
 - A replica vouches only for entries that are durable, in its present view, to that view's primary,
   and only if it has a vote in that view.
+- A replica is in the epoch whose beginning it knows to be committed, and counts its voters alone.
 - A standby leads nobody, votes for nobody and pre-votes for nothing, and its disk says so; nobody
   counts it.
 - What a primary commits is durable on a replication quorum; alone, on its disk.
@@ -165,6 +173,7 @@ from coordinator.vsr.events import (
     Unfit,
 )
 from coordinator.vsr.invariants import Marks
+from coordinator.vsr.membership import Membership, epoch_of, view_in
 from coordinator.vsr.messages import Message, Prepare, PrepareHeader
 from coordinator.vsr.replica import Replica
 from coordinator.vsr.state import Configuration
@@ -172,6 +181,9 @@ from coordinator.vsr.state import Configuration
 __all__ = [
     "Replica",
     "Configuration",
+    "Membership",
+    "epoch_of",
+    "view_in",
     "ReplicaStatus",
     "Marks",
     "Event",

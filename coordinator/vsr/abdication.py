@@ -50,7 +50,7 @@ def on_abdicate(state: ReplicaState, event: Abdicate) -> None:
 
 def on_unfit(state: ReplicaState, event: Unfit) -> None:
     """Lead neither this view nor a later one until `Fit`."""
-    state.is_unfit = state.replica_count > 1
+    state.is_unfit = not state.is_alone
     leave_if_unfit(state)
 
 
@@ -74,7 +74,7 @@ def decline_if_unfit(state: ReplicaState) -> None:
 def leads(state: ReplicaState) -> bool:
     """Return whether this replica leads others in its view, or is to."""
     is_in_view = state.status in (ReplicaStatus.VIEW_CHANGE, ReplicaStatus.NORMAL)
-    return state.is_primary and is_in_view and state.replica_count > 1
+    return state.is_primary and is_in_view and not state.is_alone
 
 
 def give_up(state: ReplicaState, target_view: int) -> None:

@@ -17,6 +17,7 @@ from coordinator.vsr import acknowledge, normal
 from coordinator.vsr.effects import BootstrapReady, RefusalReason, Refused, ReplicaStatus, Send
 from coordinator.vsr.errors import demand
 from coordinator.vsr.events import Found, RecordsDurable
+from coordinator.vsr.membership import FOUNDING_EPOCH
 from coordinator.vsr.messages import (
     BlankAnswerMessage,
     BlankQueryMessage,
@@ -38,13 +39,13 @@ def begin(state: ReplicaState) -> None:
     """Start as a blank replica; the bootstrap primary asks the others whether they are blank."""
     state.change_status(ReplicaStatus.BLANK)
     state.initial_members = {state.replica: state.boot_nonce}
-    if state.is_primary:
+    if state.is_primary and state.membership.epoch == FOUNDING_EPOCH:
         ask_initial_members(state)
 
 
 def nonces(state: ReplicaState) -> tuple[bytes, ...]:
     """The boot nonces of all initial members in replica order; callable once all are known."""
-    return tuple(state.initial_members[index] for index in range(state.replica_count))
+    return tuple(state.initial_members[each] for each in state.membership.voters)
 
 
 def all_blank(state: ReplicaState) -> bool:
@@ -139,4 +140,6 @@ def names(state: ReplicaState, prepare: Prepare) -> bool:
     if state.read_initial_members is None or state.is_standby:
         return False
     listed = tuple(state.read_initial_members(prepare.body))
-    return len(listed) == state.replica_count and listed[state.replica] == state.boot_nonce
+    if state.membership.epoch != FOUNDING_EPOCH or len(listed) != state.replica_count:
+        return False
+    return listed[state.replica] == state.boot_nonce

@@ -39,7 +39,7 @@ def has_quorum(state: ReplicaState, op: int) -> bool:
 
 def rearm_resend(state: ReplicaState) -> None:
     """Primary: repeat prepares only while some are unacknowledged."""
-    repeats = state.replica_count > 1 and not state.is_abdicating
+    repeats = not state.is_alone and not state.is_abdicating
     if repeats and state.commit_max < state.log.op:
         state.timeouts.arm(TimeoutName.PREPARE_RESEND, state.now_ticks)
     else:
@@ -66,7 +66,8 @@ def may_deliver(state: ReplicaState) -> bool:
     With several replicas they may in any view: a committed entry stays committed. A lone replica
     declares its own log committed, and its disk must record that first.
     """
-    return state.acts_in_view or (state.replica_count > 1 and state.status in MEMBER_STATUSES)
+    is_member = state.status in (*MEMBER_STATUSES, ReplicaStatus.REMOVED)
+    return state.acts_in_view or (not state.is_alone and is_member)
 
 
 def deliver_again(state: ReplicaState, op: int) -> None:

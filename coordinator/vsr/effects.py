@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
+from coordinator.vsr.membership import Membership
 from coordinator.vsr.messages import Message, Prepare
 
 NOT_ADMITTED = 2**64 - 1
@@ -20,6 +21,7 @@ class ReplicaStatus(Enum):
     VIEW_CHANGE = "view_change"
     NORMAL = "normal"
     HALTED = "halted"
+    REMOVED = "removed"
 
 
 class RefusalReason(Enum):
@@ -35,6 +37,8 @@ class RefusalReason(Enum):
     TOO_MANY_READS = "too_many_reads"
     INITIAL_MEMBERS_CHANGED = "initial_members_changed"
     ABDICATING = "abdicating"
+    EPOCH_ENDING = "epoch_ending"
+    OTHER_EPOCH = "other_epoch"
 
 
 class DropRule(Enum):
@@ -74,6 +78,7 @@ class DropRule(Enum):
     STANDBY = "standby"
     LOG_REPLACED = "log_replaced"
     MALFORMED_LOG = "malformed_log"
+    OTHER_EPOCH = "other_epoch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +86,15 @@ class CoreState:
     """The core's part of the superblock. View, log view and commit only ever grow.
 
     A replica votes and vouches for entries from `voting_view` on: 0 for an initial member. One that
-    lost its disk begins with `NOT_ADMITTED`, and is given its view once.
+    lost its disk begins with `NOT_ADMITTED`, and is given its view once. `membership` is that of
+    the epoch of `view`; None in the epoch that began with the cluster.
     """
 
     view: int
     log_view: int
     commit_max: int
     voting_view: int = 0
+    membership: Membership | None = None
 
     def follows(self, earlier: CoreState) -> bool:
         """Whether this may be written after `earlier`."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from coordinator.vsr.effects import CoreState
-from coordinator.vsr.messages import Message, PrepareHeader
+from coordinator.vsr.messages import Message, Prepare, PrepareHeader
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,9 @@ class Start:
     entry or the frame of the damaged record names: peers give such an entry without knowing that it
     is committed. `head_uncertain` says that there may have been entries above the last op known.
     For a lone replica none of these is set: its driver refuses to start.
+
+    `changes` are the entries of the suffix that end an epoch, with their bodies. `disk_id` is the
+    random id of this data directory.
     """
 
     superblock: CoreState | None
@@ -44,6 +47,8 @@ class Start:
     faulty: tuple[int, ...] = ()
     head_uncertain: bool = False
     faulty_checksums: tuple[tuple[int, bytes], ...] = ()
+    changes: tuple[Prepare, ...] = ()
+    disk_id: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +70,15 @@ class ClientBatch:
     The core believes it, so the shell must not take it from one clock alone
     (`coordinator/replica/cluster_clock.py`). 0 lets log time stand still.
     `feature_level` is the level that the log has decided, as far as the shell has applied it. The
-    entry's header records it, unless the previous entry has a higher one.
+    entry's header records it, unless the previous entry has a higher one. With `ends_epoch` the
+    body says who has a vote in the next epoch (`membership.Change`).
     """
 
     body: bytes
     command_count: int
     wall_clock_us: int
     feature_level: int = 0
+    ends_epoch: bool = False
 
 
 @dataclass(frozen=True, slots=True)

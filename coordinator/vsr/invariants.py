@@ -79,7 +79,7 @@ def pipeline_is_bounded(state: ReplicaState) -> bool:
 
 def alone_commits_what_is_durable(state: ReplicaState) -> bool:
     """With one replica, the quorum is its disk."""
-    return state.replica_count > 1 or state.commit_max <= state.log.durable_op
+    return not state.is_alone or state.commit_max <= state.log.durable_op
 
 
 def installed_log_is_whole(state: ReplicaState) -> bool:
@@ -101,7 +101,7 @@ def own_acks_are_durable(state: ReplicaState) -> bool:
 
 def standby_only_follows(state: ReplicaState) -> bool:
     """A standby never leads, votes or pre-votes, and its disk records that it has no vote."""
-    if not state.is_standby:
+    if not state.is_standby or state.status is ReplicaStatus.REMOVED:
         return True
     is_admitted = any(
         superblock is not None and superblock.voting_view != NOT_ADMITTED
@@ -112,10 +112,10 @@ def standby_only_follows(state: ReplicaState) -> bool:
 
 def voters_alone_are_counted(state: ReplicaState) -> bool:
     """No standby counts in the choice of a view or of its log."""
-    if state.is_standby or state.configuration.standby_count == 0:
+    if state.is_standby or state.followers == state.others:
         return True
     counted = (*state.votes, *state.pre_votes, *state.initial_members, *state.reads.confirmed_by)
-    return max(counted, default=0) < state.replica_count
+    return set(counted) <= set(state.membership.voters)
 
 
 INVARIANTS: tuple[Callable[[ReplicaState], bool], ...] = (
@@ -168,7 +168,7 @@ def check_new_commits(before: Marks, state: ReplicaState) -> None:
         return
     for entry in state.log.above(before.commit_max):
         if entry.header.op <= state.commit_max:
-            voters = [index for index in entry.acks if index < state.replica_count]
+            voters = [each for each in entry.acks if each in state.membership.voters]
             check(
                 len(voters) >= state.quorums.replication,
                 "a committed entry is durable on a replication quorum",

@@ -60,6 +60,9 @@ class LogTail:
         may have left the tail."""
         self.head_uncertain = False
         """Whether there may have been entries above `op`, in the damaged part."""
+        self.change_op = 0
+        """The op of the entry that ends the present epoch, if the log has it; otherwise 0. It may
+        be one of an earlier epoch until it is known to be committed."""
         self.discards: list[int] = []
         """The discards under way, in order."""
         self.discard_count = 0
@@ -156,6 +159,7 @@ class LogTail:
         self._entries.pop(self.op + 1 - LOG_TAIL_PREPARES, None)
         self._entries[entry.header.op] = entry
         self.op, self.head = entry.header.op, entry.header
+        self._note_change(entry.header)
         self._written(entry)
 
     def fill(self, entry: LogEntry) -> None:
@@ -174,7 +178,12 @@ class LogTail:
             self.head = entry.header
         if op - 1 in self.faulty:
             self._faulty_checksums[op - 1] = entry.header.parent
+        self._note_change(entry.header)
         self._written(entry)
+
+    def _note_change(self, header: PrepareHeader) -> None:
+        if header.ends_epoch:
+            self.change_op = max(self.change_op, header.op)
 
     def _written(self, entry: LogEntry) -> None:
         key = (entry.header.op, entry.header.checksum)
@@ -186,6 +195,13 @@ class LogTail:
             self._entries[header.op] = LogEntry(header, None, log_view, durable=True)
             self.op, self.head = header.op, header
         self.durable_op = self.op
+
+    def inherit_change(self, change: Prepare) -> None:
+        """Hold the body of an entry of that journal which ends an epoch."""
+        entry = self._entries.get(change.op)
+        if entry is not None and entry.header.checksum == change.checksum:
+            entry.prepare = change
+            self._note_change(entry.header)
 
     def inherit_faults(self, faulty: tuple[int, ...], checksums: Mapping[int, bytes]) -> None:
         """Note the damaged records of that journal, and checksums by op; the last may be the
@@ -199,6 +215,7 @@ class LogTail:
     def begin_after(self, base_op: int) -> None:
         """Begin a log behind a snapshot that stands for all entries up to `base_op`."""
         self._entries.clear()
+        self.change_op = 0
         self.op = self.durable_op = self.base_op = base_op
         self.head = None
         self.faulty = {base_op}
@@ -256,6 +273,7 @@ class LogTail:
         held = self._entries.get(op)
         self.op, self.head = op, held.header if held else None
         self.durable_op = min(self.durable_op, op)
+        self.change_op = self.change_op if self.change_op <= op else 0
         self.faulty = {faulty for faulty in self.faulty if faulty <= op}
         told = self._faulty_checksums
         self._faulty_checksums = {faulty: told[faulty] for faulty in told if faulty < op}

@@ -164,7 +164,7 @@ def take_up(state: ReplicaState) -> None:
     if state.is_abdicating:
         # It was asked to resign while it was being elected: it announces no log.
         return
-    if state.replica_count > 1 and state.status is ReplicaStatus.VIEW_CHANGE:
+    if state.followers and state.status is ReplicaStatus.VIEW_CHANGE:
         pre_votes.withdraw(state)
         for replica in state.others:
             send_start_view(state, replica, NO_NONCE)

@@ -6,11 +6,11 @@ view is dropped too: it leads to a question (`start_view.py`), but says too litt
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-from coordinator.vsr import bootstrap, catch_up, message_shapes, repair
-from coordinator.vsr.effects import NOT_ADMITTED, DropRule, ReplicaStatus
+from coordinator.vsr import bootstrap, catch_up, epochs, message_shapes, repair
+from coordinator.vsr.effects import NOT_ADMITTED, ReplicaStatus
+from coordinator.vsr.membership import FOUNDING_EPOCH, epoch_of
 from coordinator.vsr.messages import (
     PARENT_OF_FIRST,
     AdmissionDurableMessage,
@@ -22,6 +22,7 @@ from coordinator.vsr.messages import (
     CommittedGoneMessage,
     CommittedMessage,
     DoViewChangeMessage,
+    EpochEndedMessage,
     Message,
     PrepareMessage,
     PrepareOkMessage,
@@ -47,7 +48,29 @@ Viewed: TypeAlias = (
     | ReadIndexReplyMessage
 )
 WithPrepare: TypeAlias = PrepareMessage | RepairMessage | CommittedMessage
-Rules: TypeAlias = tuple[tuple[DropRule, Callable[[ReplicaState, Any], bool]], ...]
+
+OF_ENTRIES: tuple[type, ...] = (
+    RequestPrepareMessage,
+    RepairMessage,
+    RequestCommittedMessage,
+    CommittedMessage,
+    CommittedGoneMessage,
+    EpochEndedMessage,
+)
+"""Messages that mean the same in each epoch."""
+
+AMONG_VOTERS = (
+    PrepareOkMessage,
+    CommitOkMessage,
+    StartViewChangeMessage,
+    DoViewChangeMessage,
+    BlankQueryMessage,
+    BlankAnswerMessage,
+    RequestAdmissionMessage,
+    AdmissionMessage,
+    AdmissionDurableMessage,
+)
+"""Messages that standbys neither send nor take."""
 
 
 def other_cluster(state: ReplicaState, message: Message) -> bool:
@@ -56,16 +79,23 @@ def other_cluster(state: ReplicaState, message: Message) -> bool:
 
 
 def unknown_sender(state: ReplicaState, message: Message) -> bool:
-    """Messages come from the other replicas of this cluster."""
-    is_one = 0 <= message.from_replica < state.member_count
-    return not is_one or message.from_replica == state.replica
+    """Messages come from the other members.
+
+    A replica of another epoch may ask, and tell, what is committed: that is the same in each epoch,
+    and the shell knows who belongs to the cluster. A blank replica may not know its members yet.
+    """
+    if message.from_replica in state.followers:
+        return False
+    is_news = state.status is ReplicaStatus.BLANK and isinstance(message, epochs.NEWS_OF_CLUSTER)
+    may_be_other = is_news or isinstance(message, OF_ENTRIES)
+    return message.from_replica == state.replica or not may_be_other
 
 
 def of_standby(state: ReplicaState, message: Message) -> bool:
     """Messages that make or count towards a quorum pass only between voters."""
     if not isinstance(message, AMONG_VOTERS):
         return False
-    return state.is_standby or message.from_replica >= state.replica_count
+    return state.is_standby or message.from_replica not in state.others
 
 
 def newer_view(state: ReplicaState, message: Viewed) -> bool:
@@ -133,12 +163,13 @@ def stale_pre_vote(state: ReplicaState, message: StartViewChangeMessage) -> bool
 
 def not_primary_of(state: ReplicaState, message: DoViewChangeMessage) -> bool:
     """The message is for the primary of the view that it names; a later view concerns all."""
-    return message.view <= state.view and message.view % state.replica_count != state.replica
+    is_other = state.membership.primary_of(message.view) != state.replica
+    return message.view <= state.view and is_other
 
 
 def not_from_primary_of(state: ReplicaState, message: StartViewMessage) -> bool:
     """Only the primary of a view announces its log."""
-    return message.from_replica != message.view % state.replica_count
+    return message.from_replica != state.membership.primary_of(message.view)
 
 
 def malformed_log(state: ReplicaState, message: DoViewChangeMessage | StartViewMessage) -> bool:
@@ -193,7 +224,7 @@ def not_installed(state: ReplicaState, message: RequestStartViewMessage) -> bool
 
 def leads_no_more(state: ReplicaState, message: ReadIndexRequestMessage) -> bool:
     """This replica is giving up the lead, and the next primary will know what is committed."""
-    return state.is_abdicating
+    return state.is_abdicating or state.is_epoch_ending
 
 
 def abdicating(state: ReplicaState, message: RequestStartViewMessage) -> bool:
@@ -226,7 +257,8 @@ def committed_not_lacking(state: ReplicaState, message: CommittedMessage) -> boo
     if op <= state.commit_max:
         return op not in state.log.faulty or state.log.is_being_written(op)
     has_log = state.is_installed or state.recorded_view == state.view
-    return op != state.commit_max + 1 or (state.is_primary and has_log)
+    decides = state.is_primary and has_log and not state.is_epoch_over
+    return op != state.commit_max + 1 or decides
 
 
 def log_replaced(state: ReplicaState, message: CommittedMessage) -> bool:
@@ -257,6 +289,13 @@ def head_damaged(state: ReplicaState, message: CommittedMessage | RepairMessage)
     if header.op in log.faulty and catch_up.belongs(state, message.prepare):
         return not repair.joins(state, header)
     return log.get(header.op - 1) is None
+
+
+def of_later_epoch(state: ReplicaState, message: CommittedMessage | RepairMessage) -> bool:
+    """The disk here does not know yet that the entry's epoch began: a restart would be in an
+    earlier epoch, behind whose end the journal goes on."""
+    durable_view = state.durable.view if state.durable is not None else BOOTSTRAP_VIEW
+    return epoch_of(message.prepare.header.view) > epoch_of(durable_view)
 
 
 def committed_backlog(state: ReplicaState, message: CommittedMessage | RepairMessage) -> bool:
@@ -316,6 +355,8 @@ def not_bootstrapped(state: ReplicaState, message: CommitMessage) -> bool:
 
 def lags_behind(state: ReplicaState, message: RequestAdmissionMessage) -> bool:
     """The newcomer does not hold this primary's log yet, or the primary leads no more."""
+    if state.is_epoch_ending:
+        return True
     return state.is_abdicating or message.commit + PIPELINE_PREPARES_MAX < state.commit_max
 
 
@@ -331,13 +372,13 @@ def abdicating_already(state: ReplicaState, message: AdmissionDurableMessage) ->
 
 
 def already_bootstrapped(state: ReplicaState, message: Message) -> bool:
-    """Op 1 exists here: it must not be bootstrapped over."""
-    return state.log.op > 0
+    """Op 1 exists here, or did when this replica was added: it must not be bootstrapped over."""
+    return state.log.op > 0 or state.membership.epoch != FOUNDING_EPOCH
 
 
 def not_from_bootstrap_primary(state: ReplicaState, message: Message) -> bool:
     """The bootstrap is led by the primary of the bootstrap view."""
-    return message.from_replica != BOOTSTRAP_VIEW % state.replica_count
+    return message.from_replica != state.membership.primary_of(BOOTSTRAP_VIEW)
 
 
 def not_the_bootstrap_prepare(state: ReplicaState, message: WithPrepare) -> bool:
@@ -349,151 +390,3 @@ def not_the_bootstrap_prepare(state: ReplicaState, message: WithPrepare) -> bool
 def not_an_initial_member(state: ReplicaState, message: WithPrepare) -> bool:
     """This boot of this replica was not asked: it may have forgotten acknowledgements."""
     return not bootstrap.names_this_boot(state, message)
-
-
-def first_hit(rules: Rules, state: ReplicaState, message: Message) -> DropRule | None:
-    """Return the first rule that drops `message`; None if it is to be handled."""
-    for rule, applies in rules:
-        if applies(state, message):
-            return rule
-    return None
-
-
-AMONG_VOTERS = (
-    PrepareOkMessage,
-    CommitOkMessage,
-    StartViewChangeMessage,
-    DoViewChangeMessage,
-    BlankQueryMessage,
-    BlankAnswerMessage,
-    RequestAdmissionMessage,
-    AdmissionMessage,
-    AdmissionDurableMessage,
-)
-"""Messages that standbys neither send nor take."""
-
-ANY_RULES: Rules = (
-    (DropRule.OTHER_CLUSTER, other_cluster),
-    (DropRule.UNKNOWN_SENDER, unknown_sender),
-    (DropRule.STANDBY, of_standby),
-)
-VIEW_RULES: Rules = (
-    (DropRule.NEWER_VIEW, newer_view),
-    (DropRule.OLDER_VIEW, older_view),
-)
-FROM_PRIMARY_RULES: Rules = ((DropRule.NOT_FROM_PRIMARY, not_from_primary),)
-FOR_PRIMARY_RULES: Rules = ((DropRule.NOT_FOR_BACKUP, not_for_backup),)
-PREPARE_RULES: Rules = (
-    *FROM_PRIMARY_RULES,
-    (DropRule.OTHER_CLUSTER, prepare_of_other_cluster),
-    (DropRule.PREPARE_OF_OTHER_VIEW, prepare_of_other_view),
-)
-NORMAL_PREPARE_RULES: Rules = (
-    *PREPARE_RULES,
-    (DropRule.PREPARE_OUT_OF_WINDOW, prepare_out_of_window),
-    (DropRule.PREPARE_GAP, prepare_gap),
-    (DropRule.BROKEN_CHAIN, broken_chain),
-    (DropRule.JOURNAL_BACKLOG, journal_backlog),
-)
-BOOTSTRAP_PREPARE_RULES: Rules = (
-    *PREPARE_RULES,
-    (DropRule.NOT_THE_BOOTSTRAP_PREPARE, not_the_bootstrap_prepare),
-    (DropRule.ALREADY_BOOTSTRAPPED, already_bootstrapped),
-    (DropRule.NOT_AN_INITIAL_MEMBER, not_an_initial_member),
-)
-PREPARE_OK_RULES: Rules = (
-    *FOR_PRIMARY_RULES,
-    (DropRule.PREPARE_UNKNOWN, prepare_unknown),
-)
-COMMIT_OK_RULES: Rules = (*FOR_PRIMARY_RULES, (DropRule.OLD_READ_ROUND, old_read_round))
-READ_INDEX_REQUEST_RULES: Rules = (
-    *FOR_PRIMARY_RULES,
-    (DropRule.ABDICATING, leads_no_more),
-)
-READ_INDEX_REPLY_RULES: Rules = (*FROM_PRIMARY_RULES, (DropRule.OLD_READ_ROUND, not_asked))
-HEARD_PRIMARY_RULES: Rules = FROM_PRIMARY_RULES
-PRE_VOTE_RULES: Rules = ((DropRule.STALE_PRE_VOTE, stale_pre_vote),)
-VOTE_RULES: Rules = (
-    (DropRule.OLDER_VIEW, older_view),
-    (DropRule.NOT_FOR_BACKUP, not_primary_of),
-    (DropRule.RESTARTED_PRIMARY, restarted_primary),
-    (DropRule.MALFORMED_LOG, malformed_log),
-)
-START_VIEW_RULES: Rules = (
-    (DropRule.OLDER_VIEW, older_view),
-    (DropRule.NOT_FROM_PRIMARY, not_from_primary_of),
-    (DropRule.MALFORMED_LOG, malformed_log),
-    (DropRule.ALREADY_INSTALLED, already_installed),
-    (DropRule.STALE_START_VIEW, stale_start_view),
-    (DropRule.UNASKED_START_VIEW, unasked_start_view),
-)
-REQUEST_START_VIEW_RULES: Rules = (
-    (DropRule.NOT_INSTALLED, not_installed),
-    (DropRule.ABDICATING, abdicating),
-)
-REQUEST_PREPARE_RULES: Rules = ((DropRule.NOT_HELD, not_held),)
-REPAIR_RULES: Rules = (
-    (DropRule.OTHER_CLUSTER, prepare_of_other_cluster),
-    (DropRule.NOT_LACKING, repair_not_lacking),
-    (DropRule.PREPARE_GAP, repair_gap),
-    (DropRule.HEAD_DAMAGED, head_damaged),
-    (DropRule.JOURNAL_BACKLOG, committed_backlog),
-)
-REQUEST_COMMITTED_RULES: Rules = ((DropRule.NOT_HELD, not_committed),)
-COMMITTED_RULES: Rules = (
-    (DropRule.OTHER_CLUSTER, prepare_of_other_cluster),
-    (DropRule.NOT_LACKING, committed_not_lacking),
-    (DropRule.LOG_REPLACED, log_replaced),
-    (DropRule.HEAD_DAMAGED, head_damaged),
-    (DropRule.JOURNAL_BACKLOG, committed_backlog),
-)
-COMMITTED_GONE_RULES: Rules = ((DropRule.NOT_LACKING, snapshot_not_needed),)
-BOOTSTRAPPED_CLUSTER_RULES: Rules = ((DropRule.NOT_BOOTSTRAPPED, not_bootstrapped),)
-BOOTSTRAP_REPAIR_RULES: Rules = (
-    (DropRule.NOT_THE_BOOTSTRAP_PREPARE, not_the_bootstrap_prepare),
-    (DropRule.ALREADY_BOOTSTRAPPED, already_bootstrapped),
-    (DropRule.NOT_AN_INITIAL_MEMBER, not_an_initial_member),
-)
-REQUEST_ADMISSION_RULES: Rules = (
-    *FOR_PRIMARY_RULES,
-    (DropRule.LAGS_BEHIND, lags_behind),
-)
-ADMISSION_RULES: Rules = (
-    *VIEW_RULES,
-    *FROM_PRIMARY_RULES,
-    (DropRule.NOT_A_NEWCOMER, not_a_newcomer),
-)
-ADMISSION_DURABLE_RULES: Rules = (
-    *VIEW_RULES,
-    *FOR_PRIMARY_RULES,
-    (DropRule.ABDICATING, abdicating_already),
-)
-BLANK_QUERY_RULES: Rules = (
-    (DropRule.NOT_FROM_PRIMARY, not_from_bootstrap_primary),
-    (DropRule.ALREADY_BOOTSTRAPPED, already_bootstrapped),
-)
-BLANK_ANSWER_RULES: Rules = (
-    *FOR_PRIMARY_RULES,
-    (DropRule.STALE_NONCE, stale_nonce),
-    (DropRule.ALREADY_BOOTSTRAPPED, already_bootstrapped),
-)
-
-
-VIEWED = (
-    PrepareMessage,
-    PrepareOkMessage,
-    CommitMessage,
-    CommitOkMessage,
-    ReadIndexRequestMessage,
-    ReadIndexReplyMessage,
-)
-"""The messages of normal operation, which act only in the view that they name."""
-
-
-def rules_of_view(state: ReplicaState, message: Message) -> Rules:
-    """Return the rules on views that apply to this message.
-
-    A blank replica is in no view: a CommitMessage may tell it of a cluster in a later one.
-    """
-    is_news = state.status is ReplicaStatus.BLANK and isinstance(message, CommitMessage)
-    return VIEW_RULES if isinstance(message, VIEWED) and not is_news else ()

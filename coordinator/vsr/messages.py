@@ -18,7 +18,8 @@ class PrepareHeader(Protocol):
     """The header of a log entry; its checksum is the entry's identity and the next one's parent.
 
     Checksums and ids are 16 bytes; `timestamp` is in microseconds, `size` in bytes of the body. An
-    entry of 0 commands has a `last_revision` of `first_revision - 1`.
+    entry of 0 commands has a `last_revision` of `first_revision - 1`. An entry that `ends_epoch` is
+    the last of its epoch, and its body says who has a vote in the next one.
     """
 
     @property
@@ -47,6 +48,8 @@ class PrepareHeader(Protocol):
     def size(self) -> int: ...
     @property
     def last_revision(self) -> int: ...
+    @property
+    def ends_epoch(self) -> bool: ...
 
 
 class Prepare(Protocol):
@@ -88,6 +91,7 @@ class Seal(Protocol):
         feature_level: int,
         timestamp: int,
         body: bytes,
+        ends_epoch: bool = False,
     ) -> Prepare: ...
 
 
@@ -331,6 +335,20 @@ class AdmissionDurableMessage:
     voting_view: int
 
 
+@dataclass(frozen=True, slots=True)
+class EpochEndedMessage:
+    """Epoch `epoch` began behind entry `op`, which is committed: the receiver's epoch has ended.
+
+    `checksum` is that of the entry.
+    """
+
+    cluster_id: bytes
+    from_replica: int
+    epoch: int
+    op: int
+    checksum: bytes
+
+
 Message: TypeAlias = (
     PrepareMessage
     | PrepareOkMessage
@@ -352,4 +370,5 @@ Message: TypeAlias = (
     | RequestAdmissionMessage
     | AdmissionMessage
     | AdmissionDurableMessage
+    | EpochEndedMessage
 )

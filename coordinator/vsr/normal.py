@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from coordinator.vsr import abdication, pre_votes
+from coordinator.vsr import abdication, changes, pre_votes
 from coordinator.vsr.acknowledge import acknowledge, acknowledge_uncommitted
 from coordinator.vsr.commit import rearm_resend
 from coordinator.vsr.effects import (
@@ -47,6 +47,7 @@ REFUSAL_BY_STATUS = {
     ReplicaStatus.RECOVERING: RefusalReason.VIEW_CHANGE,
     ReplicaStatus.VIEW_CHANGE: RefusalReason.VIEW_CHANGE,
     ReplicaStatus.HALTED: RefusalReason.HALTED,
+    ReplicaStatus.REMOVED: RefusalReason.OTHER_EPOCH,
 }
 
 
@@ -56,6 +57,8 @@ def refusal_of_role(state: ReplicaState) -> RefusalReason | None:
         return REFUSAL_BY_STATUS[state.status]
     if not state.is_primary:
         return RefusalReason.NOT_PRIMARY
+    if state.is_epoch_ending:
+        return RefusalReason.EPOCH_ENDING
     return RefusalReason.ABDICATING if state.is_abdicating else None
 
 
@@ -81,11 +84,18 @@ def on_client_batch(state: ReplicaState, batch: ClientBatch) -> None:
     """Sequence one batch as the next entry, or refuse it with a reason."""
     demand_batch(batch)
     refusal = refusal_of_batch(state)
+    if refusal is None and batch.ends_epoch:
+        refusal = changes.refusal_of_change(state, batch)
     if refusal is not None:
         state.emit(Refused(refusal, known_primary(state)))
         return
     entry = append_new(
-        state, batch.body, batch.command_count, batch.wall_clock_us, batch.feature_level
+        state,
+        batch.body,
+        batch.command_count,
+        batch.wall_clock_us,
+        batch.feature_level,
+        ends_epoch=batch.ends_epoch,
     )
     send_prepare(state, entry, state.followers)
 
@@ -107,7 +117,13 @@ def demand_batch(batch: ClientBatch) -> None:
 
 
 def append_new(
-    state: ReplicaState, body: bytes, command_count: int, wall_clock_us: int, feature_level: int = 0
+    state: ReplicaState,
+    body: bytes,
+    command_count: int,
+    wall_clock_us: int,
+    feature_level: int = 0,
+    *,
+    ends_epoch: bool = False,
 ) -> LogEntry:
     """Make the next entry of the log out of `body`, and have it journaled.
 
@@ -131,6 +147,7 @@ def append_new(
         feature_level=max(feature_level, level_before(state)),
         timestamp=max(log.timestamp_us + 1, wall_clock_us),
         body=body,
+        ends_epoch=ends_epoch,
     )
     return journal(state, prepare, admitted=True)
 
@@ -255,7 +272,7 @@ def enter(state: ReplicaState) -> None:
     if not state.is_primary:
         pre_votes.arm_suspicion(state)
         acknowledge_uncommitted(state)
-    elif state.replica_count > 1 and not state.timeouts.is_armed(TimeoutName.HEARTBEAT):
+    elif state.followers and not state.timeouts.is_armed(TimeoutName.HEARTBEAT):
         lead(state)
     abdication.leave_if_unfit(state)
 
@@ -264,4 +281,5 @@ def lead(state: ReplicaState) -> None:
     """Primary whose log is installed: begin the heartbeat, and have the backups vouch."""
     send_heartbeat(state)
     resend_prepares(state)
-    abdication.arm(state)
+    if state.others:
+        abdication.arm(state)

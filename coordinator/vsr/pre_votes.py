@@ -9,7 +9,7 @@ pre-vote counts only while it is repeated, so that old doubts do not add up with
 from __future__ import annotations
 
 from coordinator.vsr.effects import NOT_ADMITTED, SendHeld
-from coordinator.vsr.messages import StartViewChangeMessage
+from coordinator.vsr.messages import RequestStartViewMessage, StartViewChangeMessage
 from coordinator.vsr.state import PreVote, ReplicaState
 from coordinator.vsr.timeouts import TimeoutName, ticks
 from viewstamp.limits import START_VIEW_CHANGE_RESEND_MS, SUSPICION_JITTER_MS, SUSPICION_MS
@@ -44,10 +44,21 @@ def on_suspicion_timeout(state: ReplicaState) -> None:
 def lost_primary(state: ReplicaState) -> None:
     """Pre-vote for the next view without waiting: the primary's process seems to be gone.
 
-    A pre-vote alone changes nothing, and is withdrawn as soon as the primary is heard again.
+    A pre-vote alone changes nothing, and is withdrawn as soon as the primary is heard again. A
+    replica without a vote asks what became of its view, as its epoch may have ended without it.
     """
     state.timeouts.stop(TimeoutName.SUSPICION)
     suspect(state, state.view + 1)
+    if not state.is_voter:
+        state.broadcast(question(state, state.view))
+        arm_suspicion(state)
+
+
+def question(state: ReplicaState, view: int) -> RequestStartViewMessage:
+    """Return the request for the log of `view`; the nonce marks it as one of this boot."""
+    return RequestStartViewMessage(
+        state.configuration.cluster_id, state.replica, view, state.boot_nonce
+    )
 
 
 def heard_primary(state: ReplicaState) -> None:

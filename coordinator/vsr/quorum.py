@@ -26,6 +26,7 @@ QUORUMS = {
     4: Quorums(replication=2, view_change=3),
     5: Quorums(replication=3, view_change=3),
     6: Quorums(replication=3, view_change=4),
+    7: Quorums(replication=4, view_change=4),
 }
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from coordinator.vsr import abdication, bootstrap, start_view
 from coordinator.vsr.effects import NOT_ADMITTED, ReplicaStatus
+from coordinator.vsr.membership import epoch_of
 from coordinator.vsr.messages import (
     AdmissionDurableMessage,
     AdmissionMessage,
@@ -39,7 +40,8 @@ def on_bootstrapped_cluster(state: ReplicaState, message: CommitMessage) -> None
     state.change_status(ReplicaStatus.RECOVERING)
     state.persist_superblock()
     state.hear_commit(message.commit, message.from_replica)
-    start_view.ask(state, message.view)
+    if epoch_of(message.view) == state.membership.epoch:
+        start_view.ask(state, message.view)
 
 
 def recognize_initial_member(state: ReplicaState) -> None:

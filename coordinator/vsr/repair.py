@@ -28,6 +28,8 @@ from viewstamp.limits import CATCH_UP_OPS, PIPELINE_PREPARES_MAX
 def settle(state: ReplicaState) -> None:
     """Settle rule: ask for lacking entries, and for the next ones as soon as those have come."""
     nothing = state.commit_heard <= state.commit_max
+    if state.status is ReplicaStatus.REMOVED:
+        return
     if not state.may_journal or (nothing and not (state.log.faulty or state.installation)):
         if state.asked_ops:
             stop_asking(state)
@@ -158,7 +160,8 @@ def peer_in_turn(state: ReplicaState, preferred: tuple[int, ...]) -> int:
     committed entry is the same everywhere.
     """
     known = tuple(peer for peer in preferred if peer != state.replica)
-    peers = known + tuple(peer for peer in state.followers if peer not in known)
+    others = (*state.followers, *state.former)
+    peers = known + tuple(peer for peer in others if peer not in known)
     return peers[state.peers_asked % len(peers)]
 
 
@@ -203,7 +206,7 @@ def on_record_faulty(state: ReplicaState, event: RecordFaulty) -> None:
     A full disk is not written to: then a peer is asked, as for every lacking entry. An entry above
     the log was discarded while it was read.
     """
-    demand(state.replica_count > 1, "a lone replica ends at a damaged record", event.op)
+    demand(not state.is_alone, "a lone replica ends at a damaged record", event.op)
     demand(event.op > 0, "a damaged record is an entry's", event.op)
     if event.op > state.log.op:
         return

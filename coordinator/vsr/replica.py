@@ -12,8 +12,9 @@ from coordinator.vsr import (
     bootstrap,
     catch_up,
     commit,
+    epochs,
     log_adoption,
-    message_guards,
+    message_rules,
     normal,
     pre_votes,
     reads,
@@ -45,6 +46,7 @@ from coordinator.vsr.events import (
     Unfit,
 )
 from coordinator.vsr.invariants import Marks, check_step
+from coordinator.vsr.membership import Membership, ReadMembership
 from coordinator.vsr.messages import (
     AdmissionDurableMessage,
     AdmissionMessage,
@@ -55,6 +57,7 @@ from coordinator.vsr.messages import (
     CommittedGoneMessage,
     CommittedMessage,
     DoViewChangeMessage,
+    EpochEndedMessage,
     Message,
     PrepareMessage,
     PrepareOkMessage,
@@ -74,95 +77,102 @@ from coordinator.vsr.timeouts import TimeoutName
 
 Handler: TypeAlias = Callable[[ReplicaState, Any], None]
 
-Receiver: TypeAlias = tuple[message_guards.Rules, Handler]
+Receiver: TypeAlias = tuple[message_rules.Rules, Handler]
 
 
-def by_members(rules: message_guards.Rules, handler: Handler) -> dict[ReplicaStatus, Receiver]:
+def by_members(rules: message_rules.Rules, handler: Handler) -> dict[ReplicaStatus, Receiver]:
     """Return this receiver for every status of a member of a bootstrapped cluster."""
     return dict.fromkeys(commit.MEMBER_STATUSES, (rules, handler))
 
 
-HEARD_PRIMARY: Receiver = (message_guards.HEARD_PRIMARY_RULES, start_view.on_primary_at_work)
-COUNT_COPY: Receiver = (message_guards.PREPARE_OK_RULES, acknowledge.on_prepare_ok)
+def answered_by_all(rules: message_rules.Rules, handler: Handler) -> dict[ReplicaStatus, Receiver]:
+    """Return this receiver for members, and for a replica that was removed: it has entries that
+    others may still lack."""
+    return {**by_members(rules, handler), ReplicaStatus.REMOVED: (rules, handler)}
+
+
+HEARD_PRIMARY: Receiver = (message_rules.HEARD_PRIMARY_RULES, start_view.on_primary_at_work)
+COUNT_COPY: Receiver = (message_rules.PREPARE_OK_RULES, acknowledge.on_prepare_ok)
 
 # A message without an entry for a status is dropped in that status, by the rule "status".
 MESSAGE_HANDLERS: dict[type, dict[ReplicaStatus, Receiver]] = {
     PrepareMessage: {
         ReplicaStatus.BLANK: (
-            message_guards.BOOTSTRAP_PREPARE_RULES,
+            message_rules.BOOTSTRAP_PREPARE_RULES,
             bootstrap.on_bootstrap_prepare,
         ),
         ReplicaStatus.RECOVERING: HEARD_PRIMARY,
         ReplicaStatus.VIEW_CHANGE: HEARD_PRIMARY,
-        ReplicaStatus.NORMAL: (message_guards.NORMAL_PREPARE_RULES, normal.on_prepare),
+        ReplicaStatus.NORMAL: (message_rules.NORMAL_PREPARE_RULES, normal.on_prepare),
     },
     PrepareOkMessage: {ReplicaStatus.VIEW_CHANGE: COUNT_COPY, ReplicaStatus.NORMAL: COUNT_COPY},
     CommitMessage: {
         ReplicaStatus.BLANK: (
-            message_guards.BOOTSTRAPPED_CLUSTER_RULES,
+            message_rules.BOOTSTRAPPED_CLUSTER_RULES,
             rejoin.on_bootstrapped_cluster,
         ),
         ReplicaStatus.RECOVERING: HEARD_PRIMARY,
         ReplicaStatus.VIEW_CHANGE: HEARD_PRIMARY,
-        ReplicaStatus.NORMAL: (message_guards.FROM_PRIMARY_RULES, normal.on_commit),
+        ReplicaStatus.NORMAL: (message_rules.FROM_PRIMARY_RULES, normal.on_commit),
     },
-    CommitOkMessage: {ReplicaStatus.NORMAL: (message_guards.COMMIT_OK_RULES, reads.on_commit_ok)},
+    CommitOkMessage: {ReplicaStatus.NORMAL: (message_rules.COMMIT_OK_RULES, reads.on_commit_ok)},
     ReadIndexRequestMessage: {
         ReplicaStatus.NORMAL: (
-            message_guards.READ_INDEX_REQUEST_RULES,
+            message_rules.READ_INDEX_REQUEST_RULES,
             backup_reads.on_read_index_request,
         )
     },
     ReadIndexReplyMessage: {
         ReplicaStatus.NORMAL: (
-            message_guards.READ_INDEX_REPLY_RULES,
+            message_rules.READ_INDEX_REPLY_RULES,
             backup_reads.on_read_index_reply,
         )
     },
     BlankQueryMessage: {
-        ReplicaStatus.BLANK: (message_guards.BLANK_QUERY_RULES, bootstrap.on_blank_query)
+        ReplicaStatus.BLANK: (message_rules.BLANK_QUERY_RULES, bootstrap.on_blank_query)
     },
     BlankAnswerMessage: {
-        ReplicaStatus.BLANK: (message_guards.BLANK_ANSWER_RULES, bootstrap.on_blank_answer)
+        ReplicaStatus.BLANK: (message_rules.BLANK_ANSWER_RULES, bootstrap.on_blank_answer)
     },
     StartViewChangeMessage: {
         ReplicaStatus.BLANK: ((), bootstrap.on_cluster_without_primary),
-        **by_members(message_guards.PRE_VOTE_RULES, pre_votes.on_start_view_change),
+        **by_members(message_rules.PRE_VOTE_RULES, pre_votes.on_start_view_change),
     },
-    DoViewChangeMessage: by_members(message_guards.VOTE_RULES, view_change.on_do_view_change),
-    StartViewMessage: by_members(message_guards.START_VIEW_RULES, start_view.on_start_view),
+    DoViewChangeMessage: by_members(message_rules.VOTE_RULES, view_change.on_do_view_change),
+    StartViewMessage: by_members(message_rules.START_VIEW_RULES, start_view.on_start_view),
     RequestStartViewMessage: by_members(
-        message_guards.REQUEST_START_VIEW_RULES, start_view.on_request_start_view
+        message_rules.REQUEST_START_VIEW_RULES, start_view.on_request_start_view
     ),
-    RequestPrepareMessage: by_members(
-        message_guards.REQUEST_PREPARE_RULES, repair.on_request_prepare
+    RequestPrepareMessage: answered_by_all(
+        message_rules.REQUEST_PREPARE_RULES, repair.on_request_prepare
     ),
     RepairMessage: {
         ReplicaStatus.BLANK: (
-            message_guards.BOOTSTRAP_REPAIR_RULES,
+            message_rules.BOOTSTRAP_REPAIR_RULES,
             bootstrap.on_bootstrap_prepare,
         ),
-        **by_members(message_guards.REPAIR_RULES, repair.on_repair),
+        **by_members(message_rules.REPAIR_RULES, repair.on_repair),
     },
-    RequestCommittedMessage: by_members(
-        message_guards.REQUEST_COMMITTED_RULES, catch_up.on_request_committed
+    RequestCommittedMessage: answered_by_all(
+        message_rules.REQUEST_COMMITTED_RULES, catch_up.on_request_committed
     ),
     CommittedMessage: {
         ReplicaStatus.BLANK: (
-            message_guards.BOOTSTRAP_REPAIR_RULES,
+            message_rules.BOOTSTRAP_REPAIR_RULES,
             bootstrap.on_bootstrap_prepare,
         ),
-        **by_members(message_guards.COMMITTED_RULES, catch_up.on_committed),
+        **by_members(message_rules.COMMITTED_RULES, catch_up.on_committed),
     },
+    EpochEndedMessage: by_members(epochs.EPOCH_ENDED_RULES, epochs.on_epoch_ended),
     CommittedGoneMessage: by_members(
-        message_guards.COMMITTED_GONE_RULES, catch_up.on_committed_gone
+        message_rules.COMMITTED_GONE_RULES, catch_up.on_committed_gone
     ),
     RequestAdmissionMessage: {
-        ReplicaStatus.NORMAL: (message_guards.REQUEST_ADMISSION_RULES, rejoin.on_request_admission)
+        ReplicaStatus.NORMAL: (message_rules.REQUEST_ADMISSION_RULES, rejoin.on_request_admission)
     },
-    AdmissionMessage: {ReplicaStatus.NORMAL: (message_guards.ADMISSION_RULES, rejoin.on_admission)},
+    AdmissionMessage: {ReplicaStatus.NORMAL: (message_rules.ADMISSION_RULES, rejoin.on_admission)},
     AdmissionDurableMessage: {
-        ReplicaStatus.NORMAL: (message_guards.ADMISSION_DURABLE_RULES, rejoin.on_admission_durable)
+        ReplicaStatus.NORMAL: (message_rules.ADMISSION_DURABLE_RULES, rejoin.on_admission_durable)
     },
 }
 
@@ -190,19 +200,21 @@ OF_BACKUPS = (PrepareOkMessage, CommitOkMessage)
 def on_received(state: ReplicaState, event: Received) -> None:
     """Drop the message by a named rule, or hand it to the handler for this status."""
     message = event.message
-    hit = message_guards.first_hit(message_guards.ANY_RULES, state, message)
+    hit = message_rules.first_hit(message_rules.ANY_RULES, state, message)
     if hit is None:
-        hit = message_guards.first_hit(message_guards.rules_of_view(state, message), state, message)
+        hit = message_rules.first_hit(message_rules.rules_of_view(state, message), state, message)
     receiver = MESSAGE_HANDLERS.get(type(message), {}).get(state.status)
     if hit is None:
         listen(state, message)
     elif hit is DropRule.NEWER_VIEW and state.status in commit.MEMBER_STATUSES:
         follow(state, message)
+    elif hit is DropRule.OTHER_EPOCH:
+        epochs.on_other_epoch(state, message)
     if hit is None and receiver is None:
         hit = DropRule.STATUS
     if hit is None and receiver is not None:
         rules, handler = receiver
-        hit = message_guards.first_hit(rules, state, message)
+        hit = message_rules.first_hit(rules, state, message)
         if hit is None:
             handler(state, message)
     if hit is not None:
@@ -285,6 +297,7 @@ SETTLE_RULES: tuple[Callable[[ReplicaState], None], ...] = (
     view_change.choose_log,
     log_adoption.advance,
     commit.advance,
+    epochs.settle,
     commit.deliver,
     view_change.finish,
     repair.settle,
@@ -297,6 +310,7 @@ SETTLE_RULES: tuple[Callable[[ReplicaState], None], ...] = (
 NORMAL_SETTLE_RULES: tuple[Callable[[ReplicaState], None], ...] = (
     view_change.follow_pre_votes,
     commit.advance,
+    epochs.settle,
     commit.deliver,
     repair.settle,
     reads.settle,
@@ -309,8 +323,9 @@ class Replica:
 
     `seal` makes prepares. `read_initial_members` reads the boot nonces from a Founded body; only a
     cluster of several replicas needs it. `jitter(limit)` returns a whole number from 0 to `limit`,
-    which keeps replicas from acting at the same moment. `state` is what it knows; drivers leave it
-    alone, checkers read it, and rare cases are made in it. The package docstring lists the
+    which keeps replicas from acting at the same moment. `read_membership` reads the last entry of
+    an epoch; a core without it ends no epoch. `state` is what it knows; drivers leave it alone,
+    checkers read it, and rare cases are made in it. The package docstring lists the
     caller's duties.
     """
 
@@ -321,10 +336,13 @@ class Replica:
         seal: Seal,
         read_initial_members: ReadInitialMembers | None = None,
         jitter: Jitter = no_jitter,
+        read_membership: ReadMembership | None = None,
     ) -> None:
         if configuration.replica_count > 1 and read_initial_members is None:
             raise ValueError("read_initial_members is needed when replica_count is more than 1")
-        self.state = ReplicaState(configuration, seal, read_initial_members, jitter)
+        self.state = ReplicaState(
+            configuration, seal, read_initial_members, jitter, read_membership
+        )
         self._started = False
         self._broken = False
         self._armed_ticks: int | None = None
@@ -417,8 +435,13 @@ class Replica:
 
     @property
     def primary(self) -> int:
-        """The index of the primary of `view`."""
+        """The id of the primary of `view`."""
         return self.state.primary
+
+    @property
+    def membership(self) -> Membership:
+        """Who belongs to the cluster in the epoch of `view`."""
+        return self.state.membership
 
     @property
     def log_time_us(self) -> int:
@@ -430,6 +453,12 @@ class Replica:
         """How far this disk has all committed entries, none of them damaged: the highest commit
         that a stopping driver may write to the superblock."""
         return self.state.recordable_commit
+
+    @property
+    def recordable_head(self) -> tuple[int, bytes | None]:
+        """The op of `recordable_commit`, and the checksum of its entry; None if it is unknown."""
+        op = self.state.recordable_commit
+        return op, self.state.log.checksum_of(op)
 
     @property
     def marks(self) -> Marks:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from coordinator.vsr import log_adoption, pre_votes, view_change
 from coordinator.vsr.effects import ReplicaStatus
+from coordinator.vsr.membership import epoch_of
 from coordinator.vsr.messages import (
     CommitMessage,
     PrepareMessage,
@@ -39,17 +40,19 @@ def ask(state: ReplicaState, view: int) -> None:
     if state.timeouts.is_armed(TimeoutName.START_VIEW_REQUEST) and view <= state.asked_view:
         return
     state.asked_view = view
-    primary = view % state.replica_count
+    primary = state.membership.primary_of(view)
     if primary != state.replica:
-        state.send(primary, question(state, view))
+        state.send(primary, pre_votes.question(state, view))
     state.timeouts.arm(TimeoutName.START_VIEW_REQUEST, state.now_ticks)
 
 
-def question(state: ReplicaState, view: int) -> RequestStartViewMessage:
-    """Return the request for the log of `view`; the nonce marks it as one of this boot."""
-    return RequestStartViewMessage(
-        state.configuration.cluster_id, state.replica, view, state.boot_nonce
-    )
+def ask_of_epoch(state: ReplicaState, to_replica: int, view: int) -> None:
+    """Ask a replica of a later epoch, in `view`, about the view here, which is over there."""
+    if state.timeouts.is_armed(TimeoutName.START_VIEW_REQUEST) and view <= state.asked_view:
+        return
+    state.asked_view = view
+    state.send(to_replica, pre_votes.question(state, state.view))
+    state.timeouts.arm(TimeoutName.START_VIEW_REQUEST, state.now_ticks)
 
 
 def on_request_timeout(state: ReplicaState) -> None:
@@ -60,13 +63,17 @@ def on_request_timeout(state: ReplicaState) -> None:
     """
     state.timeouts.stop(TimeoutName.START_VIEW_REQUEST)
     if state.status is ReplicaStatus.RECOVERING and state.installation is None:
-        state.broadcast(question(state, max(state.view, state.asked_view)))
+        is_known = epoch_of(state.asked_view) == state.membership.epoch
+        view = max(state.view, state.asked_view) if is_known else state.view
+        state.broadcast(pre_votes.question(state, view))
+        if not is_known:
+            state.asked_view = state.view  # whoever is heard of a later epoch is asked again
         state.timeouts.arm(TimeoutName.START_VIEW_REQUEST, state.now_ticks)
 
 
 def on_newer_view(state: ReplicaState, message: PrepareMessage | CommitMessage) -> None:
     """Ask the primary of a later view, which is at work, for the log of that view."""
-    if message.from_replica == message.view % state.replica_count:
+    if message.from_replica == state.membership.primary_of(message.view):
         ask(state, message.view)
 
 

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from enum import Enum
 from itertools import pairwise
 
-from coordinator.vsr import bootstrap, start_view, view_change
+from coordinator.vsr import bootstrap, changes, epochs, start_view, view_change
 from coordinator.vsr.effects import NOT_ADMITTED, CoreState, Halted, ReplicaStatus
 from coordinator.vsr.errors import demand
 from coordinator.vsr.events import Start
+from coordinator.vsr.membership import FOUNDING_EPOCH, founding
 from coordinator.vsr.messages import PARENT_OF_FIRST, PrepareHeader
 from coordinator.vsr.state import BOOTSTRAP_VIEW, ReplicaState
 from viewstamp.limits import BOOT_NONCE_BYTES, PIPELINE_PREPARES_MAX
@@ -33,31 +34,67 @@ def extent(head_op: int) -> Extent:
 def on_start(state: ReplicaState, event: Start) -> None:
     """Take over what the disk holds, and start as the table says."""
     demand_start(event)
-    demand_role(state, event.superblock)
     superblock = event.superblock or CoreState(BOOTSTRAP_VIEW, BOOTSTRAP_VIEW, 0)
-    state.boot_nonce = event.boot_nonce
+    state.boot_nonce, state.disk_id = event.boot_nonce, event.disk_id
     state.durable = event.superblock
-    state.view, state.log_view = superblock.view, superblock.log_view
-    state.voting_view = NOT_ADMITTED if state.is_standby else superblock.voting_view
+    state.log_view = superblock.log_view
+    state.voting_view = superblock.voting_view
+    take_epoch(state, event)
+    if state.replica in state.membership.standbys:
+        state.voting_view = NOT_ADMITTED
     inherit(state, event)
-    alone = state.replica_count == 1
+    alone = state.is_alone
     if alone and event.base_op > state.log.op:
         halt_base_beyond_log(state, event.base_op)
         return
     state.commit_max = state.commit_min = state.applied_op = event.base_op
+    if state.replica not in state.membership.members and event.superblock is not None:
+        stay_away(state, superblock)
+        return
     action = STARTUP[(alone, event.superblock is not None, extent(state.log.op))]
     action(state, superblock)
+    if event.superblock is not None and event.superblock.view < state.membership.first_view:
+        state.persist_superblock()
+
+
+def stay_away(state: ReplicaState, superblock: CoreState) -> None:
+    """Start as a replica that was removed: give others the entries that they still lack."""
+    take_commit(state, superblock)
+    epochs.retire(state)
+
+
+def take_epoch(state: ReplicaState, event: Start) -> None:
+    """Go on in the epoch of the superblock, or in the later one of a snapshot from a peer."""
+    superblock = event.superblock
+    configuration = state.configuration
+    recorded = founding(configuration.replica_count, configuration.standby_count)
+    if superblock is not None:
+        recorded = superblock.membership or recorded
+    if superblock is not None and recorded.epoch >= state.membership.epoch:
+        state.take_membership(recorded)
+        state.view = superblock.view
+    elif superblock is not None:
+        demand(
+            event.base_op >= state.membership.began_op > 0,
+            "a snapshot that reaches into a later epoch says where the epoch began",
+            (event.base_op, state.membership),
+        )
+        if changes.gives_vote(state, state.membership):
+            state.voting_view = state.membership.first_view
+    demand_role(state, superblock)
 
 
 def inherit(state: ReplicaState, event: Start) -> None:
     """Take over the log. A snapshot from peers may reach further than the own journal."""
     log = state.log
     log.inherit(event.suffix, state.log_view)
+    for change in event.changes:
+        log.inherit_change(change)
     faulty = tuple(op for op in event.faulty if op > event.base_op)
     log.inherit_faults(faulty, dict(event.faulty_checksums))
     log.head_uncertain = event.head_uncertain
     log.base_op = event.base_op
-    if state.replica_count > 1 and event.base_op > log.op:
+    if not state.is_alone and event.base_op > log.op:
         log.begin_after(event.base_op)
 
 
@@ -82,12 +119,19 @@ def demand_start(event: Start) -> None:
     )
     if event.suffix:
         demand_suffix(event)
+    bodies = {change.checksum for change in event.changes}
+    demand(
+        all(header.checksum in bodies for header in event.suffix if header.ends_epoch),
+        "entries that end an epoch are given with their bodies",
+        len(bodies),
+    )
 
 
 def demand_role(state: ReplicaState, superblock: CoreState | None) -> None:
     """Raise CallerError if a standby is given a disk that once had a vote."""
+    is_standby = state.replica in state.membership.standbys
     demand(
-        not state.is_standby or superblock is None or superblock.voting_view == NOT_ADMITTED,
+        not is_standby or superblock is None or superblock.voting_view == NOT_ADMITTED,
         "the superblock of a standby was never admitted to a view",
         superblock,
     )
@@ -200,6 +244,12 @@ def await_peers(state: ReplicaState, superblock: CoreState) -> None:
     ends before it, entries were lost. Those at its end may then be ones that a later log replaced,
     so the superblock does not make them committed.
     """
+    take_commit(state, superblock)
+    start_view.recover(state)
+
+
+def take_commit(state: ReplicaState, superblock: CoreState) -> None:
+    """Find out how far the log on this disk is committed, and how far peers' logs are at least."""
     said = max((entry.header.commit for entry in state.log.above(0)), default=0)
     known = max(said, state.log.op - PIPELINE_PREPARES_MAX)
     if state.log.op < superblock.commit_max:
@@ -208,7 +258,6 @@ def await_peers(state: ReplicaState, superblock: CoreState) -> None:
         known = max(known, superblock.commit_max)
     state.commit_heard = max(known, superblock.commit_max)
     state.commit_max = max(min(known, state.log.op), state.commit_max)
-    start_view.recover(state)
 
 
 def await_peers_without_journal(state: ReplicaState, superblock: CoreState) -> None:
@@ -223,7 +272,7 @@ def found_anew(state: ReplicaState, superblock: CoreState) -> None:
     Another initial member knew of op 1 without vouching for it, and waits for peers as a member. A
     standby has lost its superblock, and records its role first.
     """
-    if state.is_primary:
+    if state.is_primary and state.membership.epoch == FOUNDING_EPOCH:
         state.discard_after(0)
         bootstrap.begin(state)
         return

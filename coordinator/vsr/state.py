@@ -19,6 +19,7 @@ from coordinator.vsr.effects import (
 )
 from coordinator.vsr.errors import check
 from coordinator.vsr.log import LogEntry, LogTail
+from coordinator.vsr.membership import FOUNDING_EPOCH, Membership, ReadMembership, founding
 from coordinator.vsr.messages import (
     DoViewChangeMessage,
     Message,
@@ -54,7 +55,9 @@ def no_jitter(limit: int) -> int:
 class Configuration:
     """What is fixed for the life of the process. `feature_level` is that of a new cluster.
 
-    `replica_count` replicas vote. Those with the next `standby_count` indexes follow for ever.
+    In the epoch that began with the cluster `replica_count` replicas vote, and those with the next
+    `standby_count` ids follow. A replica that was added later is given the `membership` that it was
+    told of, and one that restarts from the snapshot of another that of the snapshot.
     """
 
     cluster_id: bytes
@@ -62,6 +65,12 @@ class Configuration:
     replica_count: int
     feature_level: int
     standby_count: int = 0
+    membership: Membership | None = None
+
+    @property
+    def first_membership(self) -> Membership:
+        """Who belongs to the cluster, as far as this process knows before it reads its disk."""
+        return self.membership or founding(self.replica_count, self.standby_count)
 
     def __post_init__(self) -> None:
         if len(self.cluster_id) != CLUSTER_ID_BYTES:
@@ -76,7 +85,7 @@ class Configuration:
                 f"standby_count beside {self.replica_count} replicas must be 0 to {standbys_max}: "
                 f"{self.standby_count}"
             )
-        if not 0 <= self.replica < self.replica_count + self.standby_count:
+        if self.membership is None and self.replica not in self.first_membership.members:
             last = self.replica_count + self.standby_count - 1
             raise ValueError(f"replica must be 0 to {last}, an index: {self.replica}")
 
@@ -149,6 +158,7 @@ class ReplicaState:
     seal: Seal
     read_initial_members: ReadInitialMembers | None
     jitter: Jitter = no_jitter
+    read_membership: ReadMembership | None = None
     status: ReplicaStatus = ReplicaStatus.RECOVERING
     view: int = BOOTSTRAP_VIEW
     log_view: int = BOOTSTRAP_VIEW
@@ -191,6 +201,10 @@ class ReplicaState:
     is_abdicating: bool = False
     is_unfit: bool = False
     """Whether this replica should not lead while others can."""
+    is_epoch_over: bool = False
+    """Whether the present epoch has ended, and its last entry is still to be fetched."""
+    disk_id: bytes = b""
+    """The random id of this replica's data directory."""
     redeliver: set[int] = field(default_factory=set)
     """Ops handed out without a body whose records turned out to be damaged here."""
     boot_nonce: bytes = b""
@@ -200,35 +214,49 @@ class ReplicaState:
     now_ticks: int = 0
     effects: list[Effect] = field(default_factory=list)
 
-    # Derived from the configuration, because every step reads them many times.
     replica: int = field(init=False)
-    """This replica's index."""
+    """This replica's id."""
+    membership: Membership = field(init=False)
+    """Who belongs to the cluster in the epoch of `view`."""
+    former: tuple[int, ...] = ()
+    """The members of the epoch before that were removed. Until they are stopped, they answer."""
+
+    # Derived from the membership, because every step reads them many times.
     replica_count: int = field(init=False)
     """How many replicas have a vote. This one is among them unless it is a standby."""
-    member_count: int = field(init=False)
-    """How many replicas there are, standbys included."""
     is_standby: bool = field(init=False)
-    """Whether this replica only follows, and never counts."""
+    """Whether this replica only follows, and does not count."""
+    is_alone: bool = field(init=False)
+    """Whether this replica is the one that has a vote: its disk is the quorum."""
     others: tuple[int, ...] = field(init=False)
-    """The indexes of the other replicas that have a vote, in order."""
+    """The ids of the other replicas that have a vote, in the order in which they lead."""
     followers: tuple[int, ...] = field(init=False)
     """The replicas that a primary keeps up to date: the voters, then the standbys."""
     quorums: Quorums = field(init=False)
-    """The quorum sizes of this cluster."""
+    """The quorum sizes of this epoch."""
 
     def __post_init__(self) -> None:
         self.replica = self.configuration.replica
-        self.replica_count = self.configuration.replica_count
-        self.member_count = self.replica_count + self.configuration.standby_count
-        self.is_standby = self.replica >= self.replica_count
-        self.followers = tuple(each for each in range(self.member_count) if each != self.replica)
-        self.others = tuple(each for each in self.followers if each < self.replica_count)
-        self.quorums = QUORUMS[self.replica_count]
+        self.membership = self.configuration.first_membership
+        self.take_membership(self.membership)
+        self.view = self.membership.first_view
+
+    def take_membership(self, membership: Membership) -> None:
+        """Go by the membership of another epoch; the caller moves to a view of it."""
+        earlier, self.membership = self.membership, membership
+        self.former = tuple(each for each in earlier.members if each not in membership.members)
+        self.replica_count = len(membership.voters)
+        self.is_standby = self.replica not in membership.voters
+        self.followers = tuple(each for each in membership.members if each != self.replica)
+        self.others = tuple(each for each in membership.voters if each != self.replica)
+        self.is_alone = membership.voters == (self.replica,)
+        self.quorums = membership.quorums
+        self.is_epoch_over = False
 
     @property
     def primary(self) -> int:
-        """The index of the primary of `view`; the role goes round with the view number."""
-        return self.view % self.replica_count
+        """The id of the primary of `view`; the role goes round with the view number."""
+        return self.membership.primary_of(self.view)
 
     @property
     def is_primary(self) -> bool:
@@ -257,6 +285,11 @@ class ReplicaState:
         """
         undamaged = (op - 1 for op in self.log.faulty)
         return min(self.commit_max, self.log.durable_op, *undamaged)
+
+    @property
+    def is_epoch_ending(self) -> bool:
+        """Whether the log has the last entry of this epoch, behind which nothing is admitted."""
+        return self.log.change_op > self.membership.began_op
 
     @property
     def may_journal(self) -> bool:
@@ -337,7 +370,9 @@ class ReplicaState:
         commit = self.recordable_commit
         if self.durable is not None:
             commit = max(commit, self.durable.commit_max)
-        state = CoreState(self.view, self.log_view, commit, self.voting_view)
+        is_founding = self.membership.epoch == FOUNDING_EPOCH
+        membership = None if is_founding else self.membership
+        state = CoreState(self.view, self.log_view, commit, self.voting_view, membership)
         check(
             self.durable is None or state.follows(self.durable),
             "no field of the superblock goes back",

@@ -40,7 +40,7 @@ def enter(state: ReplicaState, view: int) -> None:
     reads.refuse_all(state, RefusalReason.VIEW_CHANGE)
     state.change_status(ReplicaStatus.VIEW_CHANGE)
     state.persist_superblock()
-    if state.replica_count > 1:
+    if not state.is_alone:
         arm_patience(state)
         pre_votes.tell_pre_vote(state)
         abdication.decline_if_unfit(state)
@@ -110,6 +110,7 @@ def may_vote(state: ReplicaState) -> bool:
     return (
         state.status is ReplicaStatus.VIEW_CHANGE
         and state.is_voter
+        and state.commit_max >= state.membership.began_op
         and state.durable is not None
         and state.durable.view == state.view
         and not state.is_installed
@@ -129,7 +130,7 @@ def cast(state: ReplicaState) -> None:
     message = note(state, own_vote(state))
     if not state.is_primary:
         state.send(state.primary, message)
-    if state.replica_count > 1:
+    if not state.is_alone:
         state.timeouts.arm(TimeoutName.VOTE_RESEND, state.now_ticks)
 
 

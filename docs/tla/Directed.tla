@@ -10,6 +10,7 @@ VARIABLE position  \* the next step of the script
 
 Does(step, id, view) ==
     \/ step = "ClientBatch" /\ ClientBatch(id)
+    \/ step = "ChangeVoters" /\ ChangeVoters(id)
     \/ step = "JournalDurable" /\ JournalDurable(id)
     \/ step = "SuperblockDurable" /\ SuperblockDurable(id)
     \/ step = "OnPrepare" /\ OnPrepare(id)
@@ -18,6 +19,7 @@ Does(step, id, view) ==
     \/ step = "EnterView" /\ EnterView(id, view)
     \/ step = "ChooseLog" /\ ChooseLog(id)
     \/ step = "OnStartView" /\ OnStartView(id)
+    \/ step = "OnEpochEnded" /\ OnEpochEnded(id)
     \/ step = "OnCommitted" /\ OnCommitted(id)
     \/ step = "OnRepair" /\ OnRepair(id)
     \/ step = "Admit" /\ Admit(id)

@@ -1,17 +1,7 @@
 ------------------------------ MODULE LogSelection ------------------------------
 (* Entries, and the choice of the log that a view begins with: a pure function of   *)
 (* the votes. It mirrors coordinator/vsr/log_selection.py, function for function.   *)
-EXTENDS Naturals, Sequences, FiniteSets
-
-CONSTANTS
-    ReplicaCount,       \* how many replicas have a vote
-    ReplicationQuorum,  \* how many durable copies a commit needs
-    ViewChangeQuorum,   \* how many votes a view change needs
-    Removed             \* the names of the guards that are taken out: {} is the protocol
-
-ASSUME ReplicationQuorum + ViewChangeQuorum > ReplicaCount
-
-Replicas == 0 .. ReplicaCount - 1
+EXTENDS Membership
 
 Max(set) == CHOOSE m \in set : \A other \in set : other <= m
 Larger(a, b) == IF a > b THEN a ELSE b
@@ -24,6 +14,9 @@ Smaller(a, b) == IF a < b THEN a ELSE b
 (* A stamp is made of the view, a number that no other entry has, and the commit    *)
 (* point that the entry names.                                                      *)
 Stamp(view, number, commit) == 1000000 * view + 1000 * number + commit
+(* The number of the entry with which an epoch begins: the last one of the epoch    *)
+(* before it. No batch has such a number.                                           *)
+ChangeNumber(epoch) == 900 + epoch
 Founded == <<0>>
 NoEntry == <<1999999999>>    \* an unknown checksum, or no entry
 Unsettled == <<1999999998>>  \* the votes cannot tell
@@ -33,6 +26,10 @@ Prefix(log, op) == SubSeq(log, 1, op)
 Parent(entry) == Prefix(entry, Len(entry) - 1)
 EntryView(entry) == entry[Len(entry)] \div 1000000
 EntryCommit(entry) == entry[Len(entry)] % 1000
+EntryNumber(entry) == (entry[Len(entry)] \div 1000) % 1000
+(* The ops at which a log ends an epoch: at most one.                               *)
+EndsOf(log, epoch) ==
+    {op \in 1 .. Len(log) : EntryNumber(Prefix(log, op)) = ChangeNumber(epoch + 1)}
 IsPrefix(short, long) == Len(short) <= Len(long) /\ Prefix(long, Len(short)) = short
 CommonLength(a, b) ==
     Max({op \in 0 .. Smaller(Len(a), Len(b)) : Prefix(a, op) = Prefix(b, op)})
@@ -66,9 +63,10 @@ Nacks(votes, op, parent, entry) ==
     {vote \in votes :
         \/ Finding(vote, op, parent) = Absent
         \/ Finding(vote, op, parent) = Held /\ EntryAt(vote, op) # entry}
-NackQuorum == ReplicaCount - ReplicationQuorum + 1
+EpochOf(votes) == Epoch((CHOOSE vote \in votes : TRUE).view)
+NackQuorum(epoch) == Cardinality(Voters(epoch)) - ReplicationQuorum(epoch) + 1
 IsDenied(votes, op, parent, entry) ==
-    Cardinality(Nacks(votes, op, parent, entry)) >= NackQuorum
+    Cardinality(Nacks(votes, op, parent, entry)) >= NackQuorum(EpochOf(votes))
 
 HeldAt(votes, op, parent) ==
     {EntryAt(vote, op) : vote \in {each \in votes : Finding(each, op, parent) = Held}}
@@ -127,8 +125,8 @@ Chosen(votes, op, parent, chosen) ==
 
 (* The log that these votes determine: [settled, commit, head, headers]. *)
 GuardVoteQuorum == "VoteQuorum" \notin Removed
-EnoughVotes(votes) ==
-    Cardinality(votes) >= IF GuardVoteQuorum THEN ViewChangeQuorum ELSE ViewChangeQuorum - 1
+EnoughVotes(votes, epoch) ==
+    Cardinality(votes) >= ViewChangeQuorum(epoch) - IF GuardVoteQuorum THEN 0 ELSE 1
 Choose(votes) ==
     LET commit == Max({vote.commit : vote \in votes})
         chosen == Chosen(votes, commit + 1, ChecksumOfCommitted(votes, commit), {})

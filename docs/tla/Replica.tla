@@ -8,7 +8,7 @@ CONSTANTS
     LazyJournal,    \* the writes to a journal that take time: "none", "primary" or "all"
     LazySuperblock  \* whether a write of the superblock takes time
 
-NotAdmitted == 999  \* the voting view of a replica that lost its disk
+NotAdmitted == 9999  \* the voting view of a replica that lost its disk
 NoSuperblock == [view |-> 0, log_view |-> 0, commit |-> 0, voting_view |-> 0]
 NoAdoption == [commit |-> 0, head |-> 0, headers |-> {}]
 
@@ -24,24 +24,32 @@ GuardWholeLog == "WholeLog" \notin Removed
 GuardRecordable == "Recordable" \notin Removed
 GuardRestartedPrimary == "RestartedPrimary" \notin Removed
 GuardNamesThisBoot == "NamesThisBoot" \notin Removed
+GuardChangeCommitted == "ChangeCommitted" \notin Removed
+GuardChangeDurable == "ChangeDurable" \notin Removed
+GuardChosenDisk == "ChosenDisk" \notin Removed
+GuardFirstPrimaryVotes == "FirstPrimaryVotes" \notin Removed
+GuardOnlyVoters == "OnlyVoters" \notin Removed
 
 (* What was on a disk earlier: pairs of journal and superblock; the journals that    *)
 (* the superblock tells as older, and the superblocks that a record tells as older.  *)
 NoPast == [volumes |-> {}, journals |-> {}, superblocks |-> {}]
 
 (* The first record of a member of a cluster that committed op 1, and nothing else.  *)
-(* `named` says whether op 1 names the present boot, `uncertain` whether there may   *)
-(* have been entries above the log, `heard` the votes that a primary-elect heard.    *)
+(* `named` says whether op 1 names the present boot, `chosen` whether the change     *)
+(* that gives a vote to this replica names its present disk, `uncertain` whether     *)
+(* there may have been entries above the log, `heard` the votes that a               *)
+(* primary-elect heard.                                                              *)
 Member(id) ==
     [id |-> id, life |-> 0, status |-> "normal", view |-> 0, log_view |-> 0, voting_view |-> 0,
      log |-> Founded, disk |-> Founded, faulty |-> 0, hidden |-> FALSE, commit |-> 1,
      adoption |-> NoAdoption, fresh |-> {}, writing |-> NoSuperblock,
-     named |-> TRUE, uncertain |-> FALSE, heard |-> {}, past |-> NoPast,
+     named |-> TRUE, chosen |-> FALSE, uncertain |-> FALSE, heard |-> {}, past |-> NoPast,
      durable |-> [view |-> 0, log_view |-> 0, commit |-> 1, voting_view |-> 0]]
 
-Primary(view) == view % ReplicaCount
 IsPrimary(n) == n.id = Primary(n.view)
-IsVoter(n) == n.view >= n.voting_view
+IsVoter(n) ==
+    /\ n.view >= n.voting_view
+    /\ HasVote(n.id, Epoch(n.view)) \/ ~GuardOnlyVoters
 IsInstalled(n) ==
     IF GuardLogViewDurable
     THEN n.durable.view = n.view /\ n.durable.log_view = n.view
@@ -198,9 +206,6 @@ Recognized(n) ==
     IF n.voting_view = NotAdmitted /\ Len(n.log) > 0 /\ (n.named \/ ~GuardNamesThisBoot)
     THEN Persisted([n EXCEPT !.voting_view = 0]) ELSE n
 
-(* The settle rules of replica.py that the specification has.                       *)
-Settle(n) == Recognized(Finish(Advance(n)))
-
 ------------------------------------ (* moving on *)
 (* view_change.enter *)
 Entered(n, view) ==
@@ -211,6 +216,33 @@ Entered(n, view) ==
 Adopting(n, commit, head, headers) ==
     LET kept == IF GuardKeepEqual THEN n ELSE Written(n, Prefix(n.log, n.commit)) IN
     [kept EXCEPT !.adoption = [commit |-> commit, head |-> head, headers |-> headers]]
+
+(* epochs.settle: the last entry of this epoch is committed, and durable with all   *)
+(* before it, so the next one has begun. Its first view begins with the log up to that entry, and needs no votes.  *)
+EndOp(n) ==
+    LET known == IF GuardChangeDurable THEN RecordableCommit(n) ELSE n.commit
+    IN  Max({0} \cup {op \in EndsOf(n.log, Epoch(n.view)) \ {n.faulty} :
+                        op <= known \/ ~GuardChangeCommitted})
+VotingViewAfter(n, view) ==
+    LET gets_vote == ~HasVote(n.id, Epoch(n.view)) /\ HasVote(n.id, Epoch(view)) IN
+    IF gets_vote /\ (n.chosen \/ ~GuardChosenDisk) THEN view ELSE n.voting_view
+EpochEntered(n) ==
+    LET view == FirstView(Epoch(n.view) + 1)
+        end == EndOp(n)
+        voting_view == VotingViewAfter(n, view)
+        entered == Entered([n EXCEPT !.voting_view = voting_view], view)
+    IN  IF IsRemoved(n.id, Epoch(view)) /\ GuardOnlyVoters
+        THEN [entered EXCEPT !.status = "removed"]
+        ELSE IF Primary(view) = n.id /\ voting_view > view /\ GuardFirstPrimaryVotes
+        THEN [entered EXCEPT !.status = "recovering"]
+        ELSE Adopting(entered, end, end, {Prefix(n.log, end)})
+RECURSIVE EpochsEntered(_)
+EpochsEntered(n) ==
+    IF n.status \in {"blank", "removed"} \/ EndOp(n) = 0 THEN n
+    ELSE EpochsEntered(EpochEntered(n))
+
+(* The settle rules of replica.py that the specification has.                       *)
+Settle(n) == Recognized(Finish(Advance(EpochsEntered(n))))
 
 (* What a crash may leave of the journal: writes and discards happen in their order. *)
 CrashImages(n) == {n.disk} \cup {Prefix(n.log, op) : op \in DurableOp(n) .. Len(n.log)}
@@ -226,7 +258,7 @@ CommitAtStart(log, faulty, recorded) ==
 Restarted(n, image, faulty, hidden) ==
     [n EXCEPT
         !.named = FALSE, !.heard = {},
-        !.status = IF n.status = "blank" THEN "blank" ELSE IF ~GuardRestartedPrimary /\ n.id = Primary(n.durable.view)
+        !.status = IF n.status \in {"blank", "removed"} THEN n.status ELSE IF ~GuardRestartedPrimary /\ n.id = Primary(n.durable.view)
                         /\ n.durable.log_view = n.durable.view /\ n.status = "normal"
                    THEN "normal" ELSE "recovering",
         !.view = n.durable.view, !.log_view = n.durable.log_view,
@@ -242,6 +274,13 @@ Blank(n, voting_view) ==
         !.named = FALSE,
         !.log = <<>>, !.disk = <<>>, !.commit = 0,
         !.durable = [view |-> 0, log_view |-> 0, commit |-> 0, voting_view |-> voting_view]]
+
+(* A replica that has no vote yet, and follows the log on an empty disk.            *)
+Newcomer(id) ==
+    [Member(id) EXCEPT
+        !.status = "recovering", !.voting_view = NotAdmitted, !.named = FALSE, !.chosen = TRUE,
+        !.log = <<>>, !.disk = <<>>, !.commit = 0,
+        !.durable = [view |-> 0, log_view |-> 0, commit |-> 0, voting_view |-> NotAdmitted]]
 
 (* A replica that waits to be bootstrapped: it has forgotten nothing.               *)
 InitiallyBlank(id) ==

@@ -38,6 +38,8 @@ GuardVotesExpire == "VotesExpire" \notin Removed
 GuardTailNamed == "TailNamed" \notin Removed
 GuardOlderSuperblock == "OlderSuperblock" \notin Removed
 GuardKnownDisks == "KnownDisks" \notin Removed
+GuardChangeIsLast == "ChangeIsLast" \notin Removed
+GuardEpochInViews == "EpochInViews" \notin Removed
 (* rejoin.VIEWS_FORGOTTEN *)
 GuardViewsForgotten == "ViewsForgotten" \notin Removed
 ViewsForgotten == IF GuardViewsForgotten THEN 2 ELSE 1
@@ -46,7 +48,8 @@ AssumeOldVotesArrive == "OldVotesArrive" \notin Removed
 
 IsFounding == BlankReplicas > 0
 FirstOf(id) ==
-    IF ~IsFounding THEN Member(id)
+    IF ~HasVote(id, 0) THEN Newcomer(id)
+    ELSE IF ~IsFounding THEN Member(id)
     ELSE IF id >= ReplicaCount - BlankReplicas THEN InitiallyBlank(id) ELSE Founder(id)
 Nothing == [batches |-> 0, restarts |-> 0, lost_disks |-> 0, damage |-> 0, lost_tails |-> 0,
             older_copies |-> 0]
@@ -116,7 +119,15 @@ Become(id, n) ==
 Unchanged == UNCHANGED <<admissions, used, victims>>
 Use(what) == used' = [used EXCEPT ![what] = @ + 1]
 
+(* Without its epoch, a view number says the same in each epoch.                    *)
+IsOf(message, view) ==
+    IF GuardEpochInViews THEN message.view = view
+    ELSE message.view % EpochViews = view % EpochViews
+
 ------------------------------------ (* normal operation *)
+(* Whether the log of this replica may still grow in this epoch.                    *)
+IsOpen(n) == EndsOf(n.log, Epoch(n.view)) = {}
+
 (* normal.on_client_batch *)
 ClientBatch(id) ==
     LET n == replicas[id]
@@ -125,8 +136,21 @@ ClientBatch(id) ==
     IN  /\ IsActing(n) /\ n.status = "normal" /\ n.faulty = 0
         /\ used.batches < MaxBatches
         /\ Len(n.log) - n.commit < PipelineMax
+        /\ IsOpen(n) \/ ~GuardChangeIsLast
         /\ Become(id, [n EXCEPT !.log = log, !.disk = IF LazyJournal = "none" THEN log ELSE @])
         /\ Use("batches") /\ UNCHANGED <<admissions, victims>>
+
+(* epochs.on_change: the last entry of the epoch. The primary admits nothing after. *)
+ChangeVoters(id) ==
+    LET n == replicas[id]
+        epoch == Epoch(n.view)
+        stamp == Stamp(n.view, ChangeNumber(epoch + 1), n.commit)
+        log == Append(n.log, stamp)
+    IN  /\ IsActing(n) /\ n.status = "normal" /\ n.faulty = 0
+        /\ epoch < LastEpoch /\ IsOpen(n)
+        /\ Len(n.log) - n.commit < PipelineMax
+        /\ Become(id, [n EXCEPT !.log = log, !.disk = IF LazyJournal = "none" THEN log ELSE @])
+        /\ Unchanged
 
 (* acknowledge.on_records_durable, and on_discarded *)
 JournalDurable(id) ==
@@ -172,15 +196,19 @@ OnCommit(id) ==
 HasVouched(id, n, entry) ==
     IF id = n.id THEN DurableOp(n) >= Op(entry) /\ n.faulty # Op(entry) /\ IsVoter(n)
     ELSE \E ok \in acknowledgements :
-            /\ ok.from = id /\ (ok.view = n.view \/ ~GuardOldViewAck)
+            /\ ok.from = id /\ (IsOf(ok, n.view) \/ ~GuardOldViewAck)
             /\ IsPrefix(entry, ok.log)
 CommitAdvance(id) ==
     LET n == replicas[id]
-        entry == Prefix(n.log, n.commit + 1)
-        quorum == IF GuardReplicationQuorum THEN ReplicationQuorum ELSE ReplicationQuorum - 1
-    IN  /\ IsActing(n) /\ n.commit < Len(n.log)
-        /\ Cardinality({other \in Replicas : HasVouched(other, n, entry)}) >= quorum
-        /\ Become(id, [n EXCEPT !.commit = n.commit + 1])
+        epoch == Epoch(n.view)
+        quorum == ReplicationQuorum(epoch) - IF GuardReplicationQuorum THEN 0 ELSE 1
+        counted == IF GuardOnlyVoters THEN Voters(epoch) ELSE Replicas
+        HasQuorum(entry) ==
+            Cardinality({other \in counted : HasVouched(other, n, entry)}) >= quorum
+    IN  /\ IsActing(n)
+        /\ \E op \in n.commit + 1 .. Len(n.log) :
+            /\ \A each \in n.commit + 1 .. op : HasQuorum(Prefix(n.log, each))
+            /\ Become(id, [n EXCEPT !.commit = op])
         /\ Unchanged
 
 ------------------------------------ (* view changes *)
@@ -189,7 +217,8 @@ CommitAdvance(id) ==
 (* in a view whose log it does not have, so it enters views by OnStartView alone.   *)
 EnterView(id, view) ==
     LET n == replicas[id] IN
-    /\ view > n.view /\ view >= n.voting_view /\ n.status # "blank"
+    /\ view > n.view /\ view >= n.voting_view /\ n.status \notin {"blank", "removed"}
+    /\ Epoch(view) = Epoch(n.view) /\ HasVote(id, Epoch(view))
     /\ \/ \E other \in Replicas : replicas[other].view >= view - 1
        \/ \E other \in Replicas : replicas[other].voting_view = view
     /\ Become(id, Entered(n, view))
@@ -207,10 +236,10 @@ IsTooOld(vote) ==
     /\ AssumeOldVotesArrive
     /\ vote.life < n.life /\ vote.view > n.voting_view - ViewsForgotten + 2
     /\ vote \notin replicas[Primary(vote.view)].heard
-VotesOf(view) == {vote \in votes : vote.view = view /\ ~IsTooOld(vote)}
+VotesOf(view) == {vote \in votes : IsOf(vote, view) /\ ~IsTooOld(vote)}
 Ballots(id, view) ==
     {ballot \in SUBSET VotesOf(view) :
-        /\ EnoughVotes(ballot)
+        /\ EnoughVotes(ballot, Epoch(view))
         /\ \E vote \in ballot : vote.from = id /\ vote.life = replicas[id].life
         /\ \A one, other \in ballot : one.from = other.from => one = other}
 ChooseLog(id) ==
@@ -239,7 +268,8 @@ OnStartView(id) ==
                        ELSE [n EXCEPT !.status =
                                 IF n.status = "recovering" THEN "view_change" ELSE n.status]
             headers == {Prefix(told.log, op) : op \in told.commit + 1 .. Len(told.log)}
-        IN  /\ told.view >= n.view /\ Primary(told.view) # id /\ n.status # "blank"
+        IN  /\ told.view >= n.view /\ Primary(told.view) # id
+            /\ n.status \notin {"blank", "removed"} /\ Epoch(told.view) = Epoch(n.view)
             /\ told.view = n.view =>
                 ~IsAdopting(n) /\ (IsInstalled(n) => n.status = "recovering")
             /\ GuardStaleStartView => ~IsStale(n, told, fresh)
@@ -261,6 +291,21 @@ Continues(n, entry) ==
     /\ Parent(entry) = Prefix(n.log, Op(entry) - 1)
     /\ Op(entry) > 1 => Op(entry) - 1 # n.faulty
 
+(* epochs.on_epoch_ended: commit the entry that ended this epoch if it is here. If  *)
+(* not, act no more, and take what is committed, even where this replica led.       *)
+IsOver(n) == EndsOf(history, Epoch(n.view)) # {}
+OnEpochEnded(id) ==
+    LET n == replicas[id] IN
+    /\ n.status \in {"normal", "view_change", "recovering"} /\ IsOver(n)
+    /\ \E end \in EndsOf(history, Epoch(n.view)) :
+        IF HeldAlike(n, Prefix(history, end))
+        THEN LET knows == [n EXCEPT !.commit = Larger(n.commit, end)] IN
+             Become(id, IF EndOp(knows) > 0 THEN knows
+                        ELSE [knows EXCEPT !.status = "recovering", !.adoption = NoAdoption])
+        ELSE /\ n.status # "recovering"
+             /\ Become(id, [n EXCEPT !.status = "recovering", !.adoption = NoAdoption])
+    /\ Unchanged
+
 (* catch_up.on_committed: an entry that some replica took for committed.            *)
 HasOwnLog(n) == IsPrimary(n) /\ (IsInstalled(n) \/ n.log_view = n.view)
 TakeCommitted(n, entry) ==
@@ -271,11 +316,12 @@ TakeCommitted(n, entry) ==
     IN  [held EXCEPT !.commit = Larger(n.commit, op)]
 OnCommitted(id) ==
     LET n == replicas[id] IN
-    /\ n.status # "blank"
+    /\ n.status \notin {"blank", "removed"}
     /\ \E op \in {n.commit + 1, n.faulty} \cap (1 .. Len(history)) :
         LET entry == Prefix(history, op) IN
+        /\ Epoch(EntryView(entry)) <= Epoch(n.durable.view)
         /\ op = n.commit + 1 =>
-            /\ ~HasOwnLog(n)
+            /\ ~HasOwnLog(n) \/ (IsOver(n) /\ n.status = "recovering")
             /\ n.status = "normal" /\ op <= Len(n.log) => MayBe(n, entry)
         /\ op = n.faulty /\ MayBe(n, entry) => Fills(n, entry)
         /\ ~(op = n.faulty /\ MayBe(n, entry)) =>
@@ -313,7 +359,8 @@ OnBootstrappedCluster(id) ==
     /\ Unchanged
 
 ------------------------------------ (* crash, damage, lost disk, admission *)
-MayBeStruck(id) == Cardinality(victims \cup {id}) < ReplicationQuorum
+MayBeStruck(id) ==
+    \A epoch \in 0 .. LastEpoch : Cardinality(victims \cup {id}) < ReplicationQuorum(epoch)
 
 (* The end of a process and the start of the next one: startup.on_start.            *)
 Crash(id) ==
@@ -362,10 +409,12 @@ Admit(id) ==
     LET n == replicas[id]
         primary == replicas[Primary(n.view)]
         confirmed == {other \in Replicas : Confirms(replicas[other], n.view)}
-    IN  /\ n.status = "normal" /\ n.voting_view = NotAdmitted /\ n.view + ViewsForgotten <= MaxView
+        place == n.view % EpochViews
+    IN  /\ n.status = "normal" /\ n.voting_view = NotAdmitted /\ place + ViewsForgotten <= MaxView
+        /\ HasVote(id, Epoch(n.view))
         /\ primary.view = n.view /\ primary.status = "normal" /\ IsActing(primary)
         /\ n.commit + PipelineMax >= primary.commit
-        /\ GuardAdmissionConfirmed => Cardinality(confirmed) >= ReplicationQuorum
+        /\ GuardAdmissionConfirmed => Cardinality(confirmed) >= ReplicationQuorum(Epoch(n.view))
         /\ [to |-> id, view |-> n.view] \notin admissions
         /\ admissions' = admissions \cup {[to |-> id, view |-> n.view]}
         /\ UNCHANGED <<replicas, votes, acknowledgements, announcements, history, used, victims>>
@@ -413,14 +462,16 @@ Planted(id) ==
 
 ReplicaStep(id) ==
     \/ ClientBatch(id)
+    \/ ChangeVoters(id)
     \/ JournalDurable(id)
     \/ SuperblockDurable(id)
     \/ OnPrepare(id)
     \/ OnCommit(id)
     \/ CommitAdvance(id)
-    \/ \E view \in 1 .. MaxView : EnterView(id, view)
+    \/ \E place \in 1 .. MaxView : EnterView(id, FirstView(Epoch(replicas[id].view)) + place)
     \/ ChooseLog(id)
     \/ OnStartView(id)
+    \/ OnEpochEnded(id)
     \/ OnCommitted(id)
     \/ OnRepair(id)
     \/ Admit(id)
@@ -440,11 +491,17 @@ OneHistory == \A id \in Replicas : IsPrefix(ExecutedLog(replicas[id]), history)
 
 (* Each committed entry is on a replication quorum of disks; a disk that was        *)
 (* damaged or lost counts, because the atlas leaves one intact copy.                *)
+(* The voters are those of the epoch in which it was committed, or of a later one.  *)
 Holds(n, entry) == IsPrefix(entry, n.disk) /\ n.faulty # Op(entry)
+EpochAt(op) == Cardinality({epoch \in 1 .. LastEpoch :
+                               \E end \in EndsOf(history, epoch - 1) : end < op})
+IsOnQuorum(entry, epoch) ==
+    LET holders == {id \in Voters(epoch) : Holds(replicas[id], entry)}
+    IN  Cardinality(victims \cup holders) >= ReplicationQuorum(epoch)
 CommittedOnQuorum ==
     \A op \in 1 .. Len(history) :
-        Cardinality(victims \cup {id \in Replicas : Holds(replicas[id], Prefix(history, op))})
-            >= ReplicationQuorum
+        \E epoch \in EpochAt(op) .. EpochAt(Len(history) + 1) :
+            IsOnQuorum(Prefix(history, op), epoch)
 
 (* The primary of the latest view that began has everything that was committed.     *)
 AcknowledgedIsKept ==
@@ -480,6 +537,7 @@ CoreInvariants ==
         /\ n.log_view <= n.view
         /\ n.status = "normal" => n.durable.view = n.view /\ n.durable.log_view = n.view
         /\ IsActing(n) => Len(n.log) - n.commit <= PipelineMax
+        /\ IsActing(n) => HasVote(id, Epoch(n.view))
         /\ \A op \in 2 .. Len(n.log) :
             EntryView(Prefix(n.log, op - 1)) <= EntryView(Prefix(n.log, op))
 
@@ -499,7 +557,7 @@ MayLoseDisk == used.lost_disks < MaxLostDisks
 LiveVotes ==
     {vote \in votes :
         LET n == replicas[Primary(vote.view)] IN
-        \/ MayLoseDisk /\ (vote.view > 1 \/ Removed # {})
+        \/ MayLoseDisk /\ (vote.view % EpochViews > 1 \/ Removed # {})
         \/ n.durable.view < vote.view
         \/ n.view = vote.view /\ Elects(n)}
 LiveAcknowledgements ==

@@ -63,12 +63,14 @@ def main(arguments: list[str] | None = None) -> int:
         to_revision=asked["to_revision"],
         to_time_us=asked["to_time_us"],
         accept_gaps=asked["accept_gaps"],
+        is_staged=asked.get("is_staged", False),
     )
     new = NewCluster(
         path=Path(asked["into"]).absolute(),
         replica_count=asked["replicas"],
         cluster_id=bytes.fromhex(asked["cluster_id"]),
         only_replica=asked["only_replica"],
+        copies=tuple(Path(path).absolute() for path in asked["snapshot_directories"]),
     )
     try:
         report = restore(wanted, new, _Teller(), dry_run=asked["dry_run"])

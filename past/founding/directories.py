@@ -18,12 +18,12 @@ from coordinator import vsr
 from coordinator.journal.journal import Journal
 from coordinator.mux.stage import SERVICE_STAGES, Stage, cut_stages
 from coordinator.replica.data_directory import (
-    JOURNAL_DIRECTORY,
     SNAPSHOTS_DIRECTORY,
     SUPERBLOCK_FILE,
     DirectoryOptions,
     open_replica,
 )
+from coordinator.replica.journal_opening import JOURNAL_DIRECTORY
 from coordinator.replica.superblock_file import SuperblockFile
 from coordinator.snapshot.copies import CopyVerdict
 from coordinator.snapshot.files import SnapshotDirectories, SnapshotFiles
@@ -65,12 +65,14 @@ class NewCluster:
 
     With `only_replica` the path is the directory of this one. Whoever restores each replica in a
     place of its own gives the same source and id everywhere, and gets the same snapshot.
+    `copies` are the directories of this replica's snapshots, where they are not below its own.
     """
 
     path: Path
     replica_count: int
     cluster_id: bytes
     only_replica: int | None = None
+    copies: tuple[Path, ...] = ()
 
     def directories(self, root: Path) -> dict[int, Path]:
         """Return the data directory of each replica, as `viewstamp up` names them."""
@@ -112,6 +114,13 @@ def check_target(path: Path, sources: Sequence[Path] = ()) -> None:
         )
 
 
+def check_targets(new: NewCluster, sources: Sequence[Path] = ()) -> None:
+    """Raise TargetNotEmpty unless all directories of the new cluster are free and apart."""
+    check_target(new.path, sources)
+    for path in new.copies:
+        check_target(path, (*sources, new.path))
+
+
 def _temporary_of(path: Path) -> Path:
     return path.with_name(path.name + TEMPORARY_SUFFIX)
 
@@ -133,13 +142,15 @@ def write_cluster(
 
     Raises TargetNotEmpty, OSError, and what snapshot files, journal and superblock raise.
     """
-    check_target(target.path)
+    check_targets(target)
     temporary = _temporary_of(target.path)
-    if temporary.exists():
-        shutil.rmtree(temporary)  # of a restore that was cut short
-    temporary.mkdir(mode=DIRECTORY_MODE, parents=True)
+    copies = tuple(map(_temporary_of, target.copies))
+    for path in (temporary, *copies):
+        if path.exists():
+            shutil.rmtree(path)  # of a restore that was cut short
+        path.mkdir(mode=DIRECTORY_MODE, parents=True)
     replicas = tuple(
-        DirectoryOptions(path, replica, target.replica_count, target.cluster_id)
+        DirectoryOptions(path, replica, target.replica_count, target.cluster_id, snapshots=copies)
         for replica, path in target.directories(temporary).items()
     )
     first, *others = replicas
@@ -164,8 +175,10 @@ def check_and_name(written: WrittenCluster, progress: Progress) -> None:
     target = written.target
     if target.is_below_one_directory:
         write_secret(written.temporary / CLUSTER_ID_FILE, target.cluster_id.hex() + "\n")
-    written.temporary.rename(target.path)
-    sync_directory(target.path.parent)
+    # The data directory last: a replica starts from nothing that lacks a copy.
+    for path in (*target.copies, target.path):
+        _temporary_of(path).rename(path)
+        sync_directory(path.parent)
 
 
 # --- Snapshot files ---
@@ -264,7 +277,8 @@ def _chunks(first: DirectoryOptions, reference: LayerReference) -> Iterator[byte
 
 
 def _snapshot_files(storage: Storage, options: DirectoryOptions) -> SnapshotFiles:
-    storage.make_directory(str(options.path / SNAPSHOTS_DIRECTORY))
+    if not options.snapshots:
+        storage.make_directory(str(options.path / SNAPSHOTS_DIRECTORY))
     assert options.cluster_id is not None
     directories = SnapshotDirectories(
         options.snapshot_directories(), options.cluster_id, options.replica_id
@@ -288,7 +302,7 @@ def _write_log(
     identity = SuperblockState(
         cluster_id=options.cluster_id or b"",
         replica_id=options.replica_id,
-        replica_count=options.replica_count,
+        replica_count=options.replica_count or 1,
         view=FOUNDING_VIEW,
         log_view=FOUNDING_VIEW,
         commit_max=cut.op,

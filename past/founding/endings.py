@@ -2,7 +2,8 @@
 
 A session ends by ExpireSession, so that every machine does what it does at the end of any session;
 its memberships end by the chores that follow, once the new cluster runs. A snapshot that was under
-way fails. Then BeginSnapshot cuts the one generation that the new cluster has.
+way fails, and the members that the log named are forgotten. Then BeginSnapshot cuts the one
+generation that the new cluster has.
 
 Their revisions begin 2**32 behind the last one (`jumps`): whatever they change says so, and the
 cut's entry is the first one of the new log as it stands.
@@ -14,7 +15,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from coordinator.mux.catalog_types import BeginSnapshot, FailSnapshot, Snapshot, SnapshotState
+from coordinator.mux.catalog_types import (
+    BeginEpoch,
+    BeginSnapshot,
+    FailSnapshot,
+    Snapshot,
+    SnapshotState,
+)
 from coordinator.stages import catalog_codec
 from coordinator.stages.codec import EXPIRE_SESSION_CODE
 from past.founding.jumps import JUMP
@@ -61,6 +68,9 @@ def end_and_cut(state: PastState, cluster_id: bytes) -> EndedState:
     for undecided in _undecided(state.snapshots()):
         failed = catalog_codec.fail_snapshot_request(FailSnapshot(undecided, _REASON))
         _apply(state, cluster_id, catalog_codec.FAIL_SNAPSHOT_CODE, [failed])
+    if state.has_members():
+        nobody = catalog_codec.begin_epoch_request(BeginEpoch(0, (), (), 0))
+        _apply(state, cluster_id, catalog_codec.BEGIN_EPOCH_CODE, [nobody])
     generation = state.last_generation() + 1
     command = BeginSnapshot(generation, SNAPSHOT_KEEP_LAST, SNAPSHOT_KEEP_DAILY)
     request = catalog_codec.begin_snapshot_request(command)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from coordinator.mux.entities import RestoreError
 from coordinator.mux.stage import Stage
 from coordinator.mux.types import MuxError
 from past.founding.errors import DirectoryInUseError, LogLacksEntries, UnusableRemains
 from past.founding.log_places import LogPlaces
+from past.founding.staged_log import StagedLog
 from past.sections import ArrivingSnapshot
 from past.state import ForeignEntryError, PastState
 from services.runtime.installing import NewerSectionError, SectionContentsError
@@ -29,6 +30,8 @@ from viewstamp.snapshots.copies import Copies, copy_directories
 from viewstamp.snapshots.generation import Generation
 
 NEWEST: Final = 0
+# Above every op.
+_ALL_COMMITTED: Final = 1 << 64
 _UNUSABLE: Final = (
     FormatError,
     RestoreError,
@@ -52,7 +55,8 @@ class Wanted:
     `generation` 0 is the one that the replica restarts from, or the newest of a snapshot directory;
     with an end, the newest that was cut before that. The end is a revision, or a log time in
     microseconds since 1970; None takes the whole log. With `accept_gaps` a log that lacks entries
-    is taken up to the first one.
+    is taken up to the first one. A source that `is_staged` was fetched from an archive: a snapshot
+    or none, and committed entries behind it.
     """
 
     source: Path
@@ -62,6 +66,7 @@ class Wanted:
     to_revision: int | None = None
     to_time_us: int | None = None
     accept_gaps: bool = False
+    is_staged: bool = False
 
     @property
     def has_end(self) -> bool:
@@ -79,6 +84,18 @@ class Wanted:
         if self.to_revision is not None and manifest.cut_revision > self.to_revision:
             return False
         return self.to_time_us is None or manifest.timestamp <= self.to_time_us
+
+
+class FollowingEntries(Protocol):
+    """Entries of a log in the order of their ops."""
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        ...
+
+    def entries(self, first_op: int) -> Iterator[SealedPrepare]:
+        """Yield the entries from an op on, up to the first one that is not here."""
+        ...
 
 
 @dataclass(slots=True)
@@ -113,6 +130,8 @@ def read_remains(wanted: Wanted, progress: Progress) -> Remains:
 
 
 def _read(wanted: Wanted, progress: Progress) -> Remains:
+    if wanted.is_staged:
+        return _read_staged(wanted, progress)
     reading = _log_of(wanted)
     opened = _generation(wanted, reading)
     if opened is None:
@@ -120,14 +139,33 @@ def _read(wanted: Wanted, progress: Progress) -> Remains:
         state = reading.superblock.state
         remains = Remains(PastState(), b"" if state is None else state.cluster_id, 0, 0)
     else:
-        manifest = opened.manifest
-        remains = Remains(
-            _state_of(opened, progress), manifest.cluster_id, opened.number, manifest.cut_revision
-        )
-        bad = opened.copies.bad
-        remains.bad_copies = [f"{path}: {why}" for path, why in sorted(bad.items())]
+        remains = _begun(opened, progress)
     if reading is not None:
         _apply_log(remains, reading, wanted, progress)
+    return remains
+
+
+def _begun(opened: Generation, progress: Progress) -> Remains:
+    manifest = opened.manifest
+    remains = Remains(
+        _state_of(opened, progress), manifest.cluster_id, opened.number, manifest.cut_revision
+    )
+    bad = opened.copies.bad
+    remains.bad_copies = [f"{path}: {why}" for path, why in sorted(bad.items())]
+    return remains
+
+
+def _read_staged(wanted: Wanted, progress: Progress) -> Remains:
+    """Return what was fetched from an archive leads to."""
+    log = StagedLog(wanted.source)
+    copies = Copies([wanted.source])
+    if copies.generations():
+        remains = _begun(Generation(copies, NEWEST), progress)
+    else:
+        remains = Remains(PastState(), log.cluster_id(), 0, 0)
+    if not _apply_wanted(remains, log, _ALL_COMMITTED, wanted, progress):
+        _check_end(remains, wanted)
+    remains.state.forget_changes()
     return remains
 
 
@@ -254,7 +292,11 @@ def _check_whole(
 
 
 def _apply_wanted(
-    remains: Remains, places: LogPlaces, committed: int, wanted: Wanted, progress: Progress
+    remains: Remains,
+    places: FollowingEntries,
+    committed: int,
+    wanted: Wanted,
+    progress: Progress,
 ) -> bool:
     """Apply what there is; return whether the end that is wanted was reached."""
     state = remains.state

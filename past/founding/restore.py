@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from coordinator.mux.stage import Stage, cut_services
-from past.founding.directories import NewCluster, check_and_name, check_target, write_cluster
+from past.founding.directories import NewCluster, check_and_name, check_targets, write_cluster
 from past.founding.endings import end_and_cut
 from past.founding.errors import UnusableRemains
 from past.founding.jumps import DROPPED
@@ -54,7 +54,7 @@ def restore(wanted: Wanted, new: NewCluster, progress: Progress, *, dry_run: boo
 
     Raises FilesError, OSError, and what snapshot files, journal and superblock raise.
     """
-    check_target(new.path, (wanted.source, *wanted.copies, *filter(None, (wanted.archive,))))
+    check_targets(new, (wanted.source, *wanted.copies, *filter(None, (wanted.archive,))))
     remains = read_remains(wanted, progress)
     state = remains.state
     if state.is_partial:

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import repeat
+from operator import itemgetter
 from typing import Any, Final, Generic, NamedTuple, TypeAlias
 
 from google.protobuf.message import DecodeError
@@ -69,8 +71,11 @@ class RecentChanges(Generic[State]):
         self._bytes_max = bytes_max
         self._parents = [None if kind.parent is None else kind.parent(state) for kind in kinds]
         # Of all changes, also of those that were given up and not deleted yet: `_first` of them.
+        # A row stands for its own creation, which is less than half as expensive as a _Noted.
         self._revisions: list[int] = []
-        self._noted: list[_Noted] = []
+        self._noted: list[Any] = []
+        # The kind of such rows, by their class.
+        self._created: dict[type, int] = {}
         self._first = 0
         self._bytes = 0
         # The streams that were asked for last, decoded, and their encoding.
@@ -104,13 +109,13 @@ class RecentChanges(Generic[State]):
         if not inserted:
             return
         table = inserted[0][0]
-        rows, number = table.rows, table.watched
-        assert number is not None, "only rows of watched tables are noted"
-        weight = self._kinds[number].row_bytes
-        news = [rows[key] for _, key, _ in inserted]
+        assert table.watched is not None, "only rows of watched tables are noted"
+        news = list(map(table.rows.__getitem__, map(itemgetter(1), inserted)))
+        number = self._created.setdefault(type(news[0]), table.watched)
+        assert number == table.watched, "rows of one class are rows of one table"
         self._revisions += [row.created_revision for row in news]
-        self._noted += [_new_noted(_Noted, (number, ABSENT, row, None, weight)) for row in news]
-        self._bytes += weight * len(news)
+        self._noted += news
+        self._bytes += self._kinds[number].row_bytes * len(news)
         if self._bytes > self._bytes_max:
             self._shrink()
 
@@ -161,7 +166,7 @@ class RecentChanges(Generic[State]):
         `is_wanted` is asked with type, revision and row before a change costs more than a look.
         """
         for position in range(self._first, len(self._noted)):
-            noted = self._noted[position]
+            noted = self._at(position)
             kind = self._kinds[noted.kind]
             if kind.entity_type not in entity_types:
                 continue
@@ -182,7 +187,7 @@ class RecentChanges(Generic[State]):
         return self._followed[1]
 
     def _is_followed(self, position: int, followed: frozenset[int]) -> bool:
-        noted = self._noted[position]
+        noted = self._at(position)
         kind = self._kinds[noted.kind]
         return kind.is_access or kind.stream_id(_row_of(noted), noted.parent) in followed
 
@@ -229,18 +234,25 @@ class RecentChanges(Generic[State]):
 
     def _shrink(self) -> None:
         """Give up the oldest revisions beyond the limit, each with all its changes."""
-        first, count = self._first, len(self._revisions)
-        while self._bytes > self._bytes_max and first < count:
-            revision = self._revisions[first]
-            while first < count and self._revisions[first] == revision:
-                self._give_up(revision, self._noted[first])
-                self._noted[first] = _GIVEN_UP
-                first += 1
-            self.oldest_revision = revision + 1
-        self._first = first
-        if first >= _DELETED_AT_ONCE:
-            del self._revisions[:first], self._noted[:first]
+        count = len(self._revisions)
+        while self._bytes > self._bytes_max and self._first < count:
+            if type(self._noted[self._first]) is _Noted:
+                self._give_up_revision(count)
+            else:
+                self._give_up_created()
+            self.oldest_revision = self._revisions[self._first - 1] + 1
+        if self._first >= _DELETED_AT_ONCE:
+            del self._revisions[: self._first], self._noted[: self._first]
             self._first = 0
+
+    def _give_up_revision(self, count: int) -> None:
+        """Give up the oldest revision of `count` changes."""
+        first, revision = self._first, self._revisions[self._first]
+        while first < count and self._revisions[first] == revision:
+            self._give_up(revision, self._noted[first])
+            self._noted[first] = _GIVEN_UP
+            first += 1
+        self._first = first
 
     def _give_up(self, revision: int, noted: _Noted) -> None:
         self._bytes -= noted.weight_bytes
@@ -249,11 +261,30 @@ class RecentChanges(Generic[State]):
             if self._access.get(user_id) == revision:
                 del self._access[user_id]
 
+    def _give_up_created(self) -> None:
+        """Give up the oldest rows that stand for their creation: each is a revision of its own."""
+        first, row_class = self._first, type(self._noted[self._first])
+        weight = self._kinds[self._created[row_class]].row_bytes
+        wanted = -(-(self._bytes - self._bytes_max) // weight)
+        classes = list(map(type, self._noted[first : first + wanted]))
+        count = min(map(classes.index, {*classes} - {row_class}), default=len(classes))
+        self._noted[first : first + count] = repeat(_GIVEN_UP, count)
+        self._bytes -= weight * count
+        self._first = first + count
+
+    def _at(self, position: int) -> _Noted:
+        """Return a change that is kept."""
+        noted = self._noted[position]
+        if type(noted) is _Noted:
+            return noted
+        number = self._created[type(noted)]
+        return _Noted(number, ABSENT, noted, None, self._kinds[number].row_bytes)
+
     def _start_of(self, revision: int) -> int:
         return bisect_left(self._revisions, revision, lo=self._first)
 
     def _change(self, position: int) -> watch_pb2.Change:
-        noted = self._noted[position]
+        noted = self._at(position)
         kind, row = self._kinds[noted.kind], _row_of(noted)
         change = watch_pb2.Change(
             revision=self._revisions[position],

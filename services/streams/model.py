@@ -109,11 +109,11 @@ class TopicTable(Table[TopicKey, Topic]):
 
         `by_name` has the same topics, in the same order, by stream id and name.
         """
-        keys = [(topic[1], topic[0]) for topic in topics]  # half the price of the names
-        self._undo.entries.extend(zip(repeat(self), keys, repeat(ABSENT)))
+        fresh = {(topic[1], topic[0]): topic for topic in topics}  # half the price of the names
+        self._undo.entries.extend(zip(repeat(self), fresh, repeat(ABSENT)))
         if self.changed is not None:
-            self.changed.update(zip(keys, repeat(ABSENT)))
-        self.rows.update(zip(keys, topics, strict=True))
+            self.changed.update(dict.fromkeys(fresh, ABSENT))  # a dict has the hashes of its keys
+        self.rows.update(fresh)
         for stream_id, named in by_name.items():
             if named:
                 children = self._streams.get(stream_id)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from coordinator import vsr
-from coordinator.journal import Journal
+from coordinator.journal.interface import ReplicaJournal
 from coordinator.replica.data_directory import ReplicaFiles
 from coordinator.vsr import Prepare
 from testkit.checkers.history import History
@@ -25,7 +25,7 @@ class CheckedMachine(Protocol):
     """The machine of a replica, as far as checkers look at it."""
 
     @property
-    def journal(self) -> Journal:
+    def journal(self) -> ReplicaJournal:
         """The journal of the process that runs."""
         ...
 

@@ -20,6 +20,7 @@ from testkit.checkers.disk_checkers import (
     RestartKeeps,
     ViewsMonotonic,
 )
+from testkit.checkers.epoch_checkers import EpochsAgree, EpochsOnlyGrow, LedByOne
 from testkit.checkers.history import History
 from testkit.checkers.log_checkers import (
     CommittedOnQuorum,
@@ -52,6 +53,9 @@ SHARED: Final[tuple[type[Checker], ...]] = (
     AcknowledgedIsKept,
     ReadsAreLinearizable,
     LogTimeIsNotAhead,
+    EpochsAgree,
+    EpochsOnlyGrow,
+    LedByOne,
 )
 
 HOOKS: Final = tuple(
@@ -91,6 +95,7 @@ class Checks:
     def stepped(self, replica: int, core: vsr.Replica) -> None:
         """A core took a step."""
         self.history.views[replica] = core.marks.view
+        self.history.entered(core.membership)
         self.tell("stepped", replica, core)
 
     def sent(self, replica: int, message: Any) -> None:

@@ -62,7 +62,7 @@ class AcknowledgedIsKept(Checker):
         if checksum is None:
             raise self.broken(f"{request} was answered with op {answer.op}, which nobody executed")
         copies = self.history.copies(answer.op, checksum)
-        if copies < self.history.replication:
+        if copies < self.history.replication(answer.op):
             raise self.broken(f"op {answer.op} was acknowledged with {copies} durable copies")
         self.history.acknowledged_op = max(self.history.acknowledged_op, answer.op)
 

@@ -6,9 +6,10 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from coordinator.journal import Journal, Recovery
+from coordinator.journal import Recovery
+from coordinator.journal.interface import ReplicaJournal
 from coordinator.vsr import Prepare
-from coordinator.vsr.quorum import QUORUMS
+from coordinator.vsr.membership import Membership, founding
 
 Checksum = bytes
 
@@ -17,9 +18,10 @@ Checksum = bytes
 class History:
     """The one log that all replicas must agree on, and the durable copies of its entries.
 
-    `held` is by replica and op. `lost` is what was held on disks that are gone, with the view that
-    the replica had reached by then. `decided_before` is the highest feature level that entries
-    before an op have decided, as far as anybody has executed them.
+    `replica_count` voters found the cluster. `held` is by replica and op. `lost` is what was held
+    on disks that are gone, with the view that the replica had reached by then. `decided_before` is
+    the highest feature level that entries before an op have decided, as far as anybody has executed
+    them.
     """
 
     replica_count: int
@@ -33,14 +35,27 @@ class History:
     """By replica: discards that it asked its disk for and that are not done, oldest first."""
     acknowledged_op: int = 0
     """The highest op of which a client has the reply."""
+    epochs: dict[int, Membership] = field(default_factory=dict)
+    """Who belongs to the cluster, by epoch, as the first replica to enter it told."""
 
-    @property
-    def replication(self) -> int:
-        """How many durable copies a committed entry has."""
-        return QUORUMS[self.replica_count].replication
+    def __post_init__(self) -> None:
+        self.epochs[0] = founding(self.replica_count)
+
+    def entered(self, membership: Membership) -> None:
+        """A replica is in an epoch."""
+        self.epochs.setdefault(membership.epoch, membership)
+
+    def epoch_with(self, op: int) -> Membership:
+        """Return the epoch whose voters commit an entry."""
+        begun = [each for each in self.epochs.values() if each.began_op < op]
+        return max(begun, key=lambda each: each.epoch, default=self.epochs[0])
+
+    def replication(self, op: int) -> int:
+        """Return how many durable copies a committed entry has."""
+        return self.epoch_with(op).quorums.replication
 
     def copies(self, op: int, checksum: Checksum, view: int = 0) -> int:
-        """How many replicas hold an entry durably, or did so when their disk was lost.
+        """How many voters hold an entry durably, or did so when their disk was lost.
 
         A lost copy counts in the views that its replica reached: only there can somebody have its
         acknowledgement.
@@ -48,7 +63,7 @@ class History:
         return sum(
             self.held.get(replica, {}).get(op) == checksum
             or self.lost.get((replica, op, checksum), -1) >= view
-            for replica in range(self.replica_count)
+            for replica in self.epoch_with(op).voters
         )
 
     def checksum(self, op: int) -> Checksum | None:
@@ -71,7 +86,7 @@ class History:
         at_cut = self.held.get(replica, {}).get(cut_op)
         return op >= cut_op > 0 and at_cut not in (None, self.checksum(cut_op))
 
-    def started(self, replica: int, journal: Journal, cut_op: int) -> None:
+    def started(self, replica: int, journal: ReplicaJournal, cut_op: int) -> None:
         """A restarted replica holds what its journal found, reported earlier or not."""
         self.discarding.pop(replica, None)
         held = self.held.setdefault(replica, {})
@@ -102,7 +117,7 @@ class History:
             self.lost[key] = max(view, self.lost.get(key, 0))
 
 
-def held_ops(journal: Journal) -> list[int]:
+def held_ops(journal: ReplicaJournal) -> list[int]:
     """The ops that a journal holds, ascending."""
     head_op = 0 if journal.head is None else journal.head.op
     return [op for op in range(journal.first_op, head_op + 1) if journal.header(op) is not None]

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from coordinator import vsr
 from coordinator.replica.data_directory import ReplicaFiles
-from coordinator.vsr import Prepare, message_shapes, messages
+from coordinator.vsr import Prepare, epoch_of, epochs, message_shapes, messages
 from coordinator.vsr.message_guards import AMONG_VOTERS
 from testkit.checkers.checker import CheckedMachine, Checker
 from testkit.checkers.history import History
@@ -76,7 +76,7 @@ class CommittedOnQuorum(Checker):
 
     def _check(self, replica: int, op: int, checksum: bytes) -> None:
         copies = self.history.copies(op, checksum, self.history.views.get(replica, 0))
-        if copies < self.history.replication:
+        if copies < self.history.replication(op):
             raise self.broken(
                 f"replica {replica} takes op {op} for committed with {copies} durable copies"
             )
@@ -84,7 +84,10 @@ class CommittedOnQuorum(Checker):
 
 
 class StandbysOnlyFollow(Checker):
-    """A standby never leads, and says nothing that counts, or that only a primary says."""
+    """A standby never leads, and says nothing that counts, or that only a primary says.
+
+    So does a replica that was removed, in all views of later epochs.
+    """
 
     LEADS: Final = (
         messages.PrepareMessage,
@@ -94,13 +97,21 @@ class StandbysOnlyFollow(Checker):
     )
 
     def stepped(self, replica: int, core: vsr.Replica) -> None:
-        if replica >= self.history.replica_count and (core.is_voter or core.primary == replica):
+        leads = replica not in core.membership.voters and core.primary == replica
+        if leads or (core.is_voter and not self._has_vote(replica, core.marks.view)):
             raise self.broken(f"standby {replica} votes, or leads: {core}")
 
     def sent(self, replica: int, message: Any) -> None:
-        counts = isinstance(message, (*AMONG_VOTERS, *self.LEADS))
-        if counts and replica >= self.history.replica_count:
+        if not isinstance(message, (*AMONG_VOTERS, *self.LEADS)):
+            return
+        view = epochs.view_of(message)
+        if not self._has_vote(
+            replica, self.history.views.get(replica, 0) if view is None else view
+        ):
             raise self.broken(f"standby {replica} says {message}")
+
+    def _has_vote(self, replica: int, view: int) -> bool:
+        return replica in self.history.epochs[epoch_of(view)].voters
 
 
 class OneLogPerView(Checker):

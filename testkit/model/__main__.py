@@ -20,6 +20,9 @@ MODELS: Final = {
     "a journal that lost its end": TlaBounds(view_max=2, lost_tails=1),
     "blank replicas": TlaBounds(view_max=2, blank_replicas=2),
     "a lost disk": TlaBounds(view_max=2, lost_disks=1),
+    "a vote is given": TlaBounds(change="two to three", lost_disks=1),
+    "a voter is removed": TlaBounds(change="three to two", restarts=1, lazy_journal="primary"),
+    "a newcomer leads": TlaBounds(change="newcomer leads", lost_disks=1),
 }
 """What `make model` checks, in minutes."""
 
@@ -31,6 +34,10 @@ LONG_MODELS: Final = {
     ),
     "a damaged record and a crash": TlaBounds(view_max=2, restarts=1, damaged_records=1),
     "a lost disk, four views": TlaBounds(view_max=3, lost_disks=1),
+    "a voter is removed, more views": TlaBounds(change="three to two", view_max=2, batches=2),
+    "a vote is given and one is taken": TlaBounds(change="two to three to two"),
+    "four voters become three": TlaBounds(replica_count=4, change="four to three"),
+    "three voters become four": TlaBounds(replica_count=4, change="three to four"),
 }
 """What `make model-long` checks as well, in hours."""
 

@@ -29,8 +29,8 @@ class TlaBounds:
     """The constants of the specification. The defaults are a small cluster without faults."""
 
     replica_count: int = 3
-    replication_quorum: int = 2
-    view_change_quorum: int = 2
+    change: str = "none"
+    """The plan in `Membership.tla`: who has a vote in each epoch."""
     view_max: int = 1
     batches: int = 1
     restarts: int = 0
@@ -79,8 +79,7 @@ class TlaBounds:
         removed = ", ".join(f'"{name}"' for name in self.removed)
         return (
             ("ReplicaCount", f"{self.replica_count}"),
-            ("ReplicationQuorum", f"{self.replication_quorum}"),
-            ("ViewChangeQuorum", f"{self.view_change_quorum}"),
+            ("Change", f'"{self.change}"'),
             ("MaxView", f"{self.view_max}"),
             ("MaxBatches", f"{self.batches}"),
             ("MaxRestarts", f"{self.restarts}"),

@@ -46,7 +46,7 @@ SIMULATED: Final[Mapping[str, TlaBounds]] = {
         FIVE, view_max=5, batches=4, restarts=1, damaged_records=1, lost_tails=1
     ),
     "four replicas, a lost disk": TlaBounds(
-        replica_count=4, view_change_quorum=3, view_max=5, batches=4, lost_disks=1, restarts=1
+        replica_count=4, view_max=5, batches=4, lost_disks=1, restarts=1
     ),
 }
 

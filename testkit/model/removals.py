@@ -8,7 +8,7 @@ from typing import Final
 from testkit.model import scripts
 from testkit.model.bounds import TlaBounds
 
-FIVE: Final = TlaBounds(replica_count=5, replication_quorum=3, view_change_quorum=3)
+FIVE: Final = TlaBounds(replica_count=5)
 """Five replicas, which TLC can look at along a script alone."""
 
 
@@ -178,5 +178,48 @@ REMOVALS: Final = (
         "KnownDisks",
         "The others take in a replica whose disk was put back from an earlier copy",
         TlaBounds(older_copies=1),
+    ),
+    GuardRemoval(
+        "ChangeCommitted",
+        "A replica enters the next epoch before the entry that ends its own is committed",
+        TlaBounds(change="two to three"),
+    ),
+    GuardRemoval(
+        "ChangeDurable",
+        "A replica enters the next epoch while the entry that ends its own is on its way to the "
+        "disk",
+        TlaBounds(
+            replica_count=4,
+            change="four to three",
+            batches=1,
+            restarts=2,
+            lazy_journal="all",
+            steps=scripts.CHANGE_DURABLE,
+        ),
+    ),
+    GuardRemoval(
+        "ChangeIsLast",
+        "A primary admits batches behind the entry that ends its epoch",
+        TlaBounds(change="three to two", batches=2, pipeline=2),
+    ),
+    GuardRemoval(
+        "OnlyVoters",
+        "Replicas that were removed, or have no vote yet, acknowledge, vote, and are counted",
+        TlaBounds(change="three to two"),
+    ),
+    GuardRemoval(
+        "EpochInViews",
+        "View numbers have no epoch: votes and acknowledgements of earlier epochs count",
+        TlaBounds(change="two to three"),
+    ),
+    GuardRemoval(
+        "ChosenDisk",
+        "A change names no disk: a replica that gets a vote may have lost what it vouched for",
+        TlaBounds(change="two to three", lost_disks=1),
+    ),
+    GuardRemoval(
+        "FirstPrimaryVotes",
+        "A replica that lost its disk leads the first view of an epoch, which it may have led",
+        TlaBounds(change="newcomer leads", lost_disks=1),
     ),
 )

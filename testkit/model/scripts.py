@@ -198,3 +198,24 @@ RECORDABLE: Final = script(
     Crash 0
     """
 )
+
+CHANGE_DURABLE: Final = script(
+    # Replicas 0 and 1 commit the removal of 0. 2 and 3 are told while it is on its way to their
+    # disks, and lose power. In the next epoch they are a majority without it.
+    """
+    ChangeVoters 0
+    OnPrepare 1
+    JournalDurable 0
+    JournalDurable 1
+    CommitAdvance 0
+    OnPrepare 2
+    OnPrepare 3
+    OnEpochEnded 2
+    OnEpochEnded 3
+    Crash 2
+    Crash 3
+    EnterView 2 101
+    EnterView 3 101
+    ChooseLog 2
+    """
+)

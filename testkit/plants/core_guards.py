@@ -22,6 +22,7 @@ from coordinator.vsr import (
     log_adoption,
     log_selection,
     message_guards,
+    message_rules,
     message_shapes,
     messages,
     pre_votes,
@@ -44,7 +45,7 @@ def unseen(patch: Patch) -> None:
 
 
 def receive(
-    patch: Patch, message: type, rules: message_guards.Rules, handler: Callable[..., None]
+    patch: Patch, message: type, rules: message_rules.Rules, handler: Callable[..., None]
 ) -> None:
     """Give every member another way to take a kind of message."""
     known = replica.MESSAGE_HANDLERS[message]
@@ -113,7 +114,7 @@ def take_holed_logs(patch: Patch) -> None:
 def take_any_log(patch: Patch) -> None:
     """A replica accepts a log of its own view that is older than its later acknowledgements."""
     rules = tuple(
-        r for r in message_guards.START_VIEW_RULES if r[0] is not DropRule.STALE_START_VIEW
+        r for r in message_rules.START_VIEW_RULES if r[0] is not DropRule.STALE_START_VIEW
     )
     _, handler = replica.MESSAGE_HANDLERS[messages.StartViewMessage][ReplicaStatus.NORMAL]
     receive(patch, messages.StartViewMessage, rules, handler)
@@ -193,12 +194,12 @@ def act_before_log_view_is_durable(patch: Patch) -> None:
 
 def vouch_after_voting(patch: Patch) -> None:
     """A replica that has voted still journals and acknowledges entries of the old primary."""
-    real_rules, real_acknowledge = message_guards.rules_of_view, acknowledge.acknowledge
+    real_rules, real_acknowledge = message_rules.rules_of_view, acknowledge.acknowledge
 
     def is_old(state: ReplicaState, view: int) -> bool:
         return state.status is ReplicaStatus.VIEW_CHANGE and view == state.log_view < state.view
 
-    def rules(state: ReplicaState, message: Any) -> message_guards.Rules:
+    def rules(state: ReplicaState, message: Any) -> message_rules.Rules:
         is_excepted = isinstance(message, messages.PrepareMessage) and is_old(state, message.view)
         return () if is_excepted else real_rules(state, message)
 
@@ -224,7 +225,7 @@ def vouch_after_voting(patch: Patch) -> None:
             )
             state.send(state.log_view % state.replica_count, ok)
 
-    patch.setattr(message_guards, "rules_of_view", rules)
+    patch.setattr(message_rules, "rules_of_view", rules)
     patch.setattr(acknowledge, "acknowledge", vouch)
     known = replica.MESSAGE_HANDLERS[messages.PrepareMessage]
     changed = {**known, ReplicaStatus.VIEW_CHANGE: ((), journal)}
@@ -339,7 +340,7 @@ def vote_without_memory(patch: Patch) -> None:
         start_view.ask(state, message.view)
 
     known = replica.MESSAGE_HANDLERS[messages.CommitMessage]
-    changed = {**known, ReplicaStatus.BLANK: (message_guards.BOOTSTRAPPED_CLUSTER_RULES, begin)}
+    changed = {**known, ReplicaStatus.BLANK: (message_rules.BOOTSTRAPPED_CLUSTER_RULES, begin)}
     patch.setitem(replica.MESSAGE_HANDLERS, messages.CommitMessage, changed)
 
 
@@ -356,6 +357,6 @@ def exchange_by_op(patch: Patch) -> None:
 
     changed = {DropRule.NOT_LACKING: not_wanted}
     rules = tuple(
-        (rule, changed.get(rule, applies)) for rule, applies in message_guards.REPAIR_RULES
+        (rule, changed.get(rule, applies)) for rule, applies in message_rules.REPAIR_RULES
     )
     receive(patch, messages.RepairMessage, rules, take)

@@ -62,10 +62,14 @@ def _changed(drawn: WorldOptions, chosen: argparse.Namespace) -> WorldOptions:
         options = replace(options, faults=(*options.faults, *KINDS_OF_BROKERS))
     if chosen.drop:
         options = replace(options, dropped=frozenset(map(int, chosen.drop.split(","))))
+    if options.is_ring:
+        options = replace(options, is_on_files=False)
     if options.is_on_files:
         possible = {*KINDS_ON_FILES, *KINDS_OF_BROKERS}
         on_files = tuple(kind for kind in options.faults if kind in possible)
         options = replace(options, faults=on_files)
+    if options.is_changing:
+        options = replace(options, rude_peers=0, is_on_files=False)
     if options.transport != WIRE:
         options = replace(options, is_encrypted=False)
     return options if options.replicas > 1 else replace(options, standbys=0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Where the replicas are, and how to log in."""
+    """Where the replicas are at the moment, and how to log in."""
 
-    addresses: Sequence[str]
+    addresses: list[str]
     password: str
     has_brokers: bool = False
     """Whether brokers are registered, or may be."""

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from coordinator.journal.segment import SEGMENT_NAME
 from testkit.memory_storage import Inode, Loss, MemoryFile, MemoryStorage, SimulatedCrash
 from viewstamp.format.record import SECTOR_BYTES
+from viewstamp.format.ring import RING_FILE, RingLayout
 
 
 @dataclass(slots=True)
@@ -109,7 +110,7 @@ class WorldDisk(MemoryStorage):
             self.step(f"sync {path}")
             self.syncs += 1
             return
-        records = [each for each in inode.pending if is_record(path, each[0])]
+        records = [each for each in inode.pending if is_record(path, each[0], len(inode.visible))]
         if records and self.stops_in_record:
             raise SimulatedCrash(f"sync {path}")
         super().sync_inode(path, inode)
@@ -129,7 +130,7 @@ class WorldDisk(MemoryStorage):
 
 
 class WorldFile(MemoryFile):
-    """A file in which a record may be written elsewhere, also over the segment's header."""
+    """A file in which a record, or slots, may be written elsewhere, also over a header."""
 
     def __init__(self, disk: WorldDisk, path: str, inode: Inode) -> None:
         super().__init__(disk, path, inode)
@@ -144,7 +145,7 @@ class WorldFile(MemoryFile):
     def write(self, offset: int, data: bytes) -> None:
         """Put the data there, or elsewhere."""
         sectors = self._disk.sectors_misdirected
-        if sectors and is_record(self.path, offset):
+        if sectors and is_misdirected(self.path, offset, self.size()):
             self._disk.sectors_misdirected = 0
             at = (offset // SECTOR_BYTES + sectors) % (self.size() // SECTOR_BYTES)
             offset = min(at * SECTOR_BYTES, self.size() - len(data))
@@ -152,9 +153,20 @@ class WorldFile(MemoryFile):
         self._disk.forget_unreadable(self._inode, offset, len(data))
 
 
-def is_record(path: str, offset: int) -> bool:
-    """Whether a write is that of a record, not of a header or another file."""
+def is_record(path: str, offset: int, file_bytes: int) -> bool:
+    """Whether a write is that of a record, not of a header, a slot, a floor or another file."""
+    if path.endswith(f"/{RING_FILE}"):
+        layout = RingLayout(file_bytes)
+        return layout.start <= offset < layout.end
     return SEGMENT_NAME.search(path) is not None and offset > 0
+
+
+def is_misdirected(path: str, offset: int, file_bytes: int) -> bool:
+    """Whether a write is one that may land elsewhere: that of a record or of slots."""
+    if path.endswith(f"/{RING_FILE}"):
+        layout = RingLayout(file_bytes)
+        return layout.slots_start <= offset < layout.end
+    return is_record(path, offset, file_bytes)
 
 
 def _sectors(offset: int, size: int) -> range:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from coordinator.journal.segment import segment_path
 from coordinator.peers.hello import DiskMark
 from testkit.checkers.history import held_ops
 from testkit.memory_storage import CAPACITY_BYTES, Loss
@@ -15,7 +14,6 @@ from testkit.world.disk import WorldDisk
 from testkit.world.ground import LASTS_MS, Ground
 from testkit.world.old_volumes import mark_of, remembers_more
 from testkit.world.replica import SUPERBLOCK, WorldReplica
-from testkit.world.rot import JOURNAL
 from viewstamp.format.record import SECTOR_BYTES
 from viewstamp.format.superblock import COPIES, COPY_BYTES
 
@@ -215,7 +213,7 @@ class DiskFaults:
         place = victim.files.journal.index.get(op)
         if place is None:
             return False
-        path = segment_path(JOURNAL, place.segment)
+        path = victim.files.journal.kept_records.path(place.segment)
         if random.randrange(_HEADER_ONE_IN) == 0:
             victim.machine.disk.rot(path, 0, SECTOR_BYTES, random)
         else:
@@ -242,7 +240,7 @@ class DiskFaults:
         place = victim.files.journal.index.get(op)
         if place is None:
             return False
-        path, offset = segment_path(JOURNAL, place.segment), place.offset
+        path, offset = victim.files.journal.kept_records.path(place.segment), place.offset
         if random.randrange(_HEADER_ONE_IN) == 0:
             offset = 0
         else:

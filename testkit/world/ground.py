@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from testkit.world.branches import Branches
     from testkit.world.clients import Clients
     from testkit.world.mail import Mail
+    from testkit.world.member_book import MemberBook
     from testkit.world.members import Members
     from testkit.world.options import WorldOptions
     from testkit.world.process import WorldProcess
@@ -53,6 +54,7 @@ class Ground:
         mail: Mail,
         members: Members,
         options: WorldOptions,
+        book: MemberBook,
     ) -> None:
         self.world = world
         self.replicas = replicas
@@ -61,19 +63,35 @@ class Ground:
         self.mail = mail
         self._members = members
         self.options = options
-        self.voters = [replica for replica in replicas if not replica.is_standby]
+        self._book = book
         self.random = Random(0)
         self.is_ending = False
         self.lasts_ms_max = LASTS_MS_MAX
         """No fault lasts longer, unless the shortest of its kind does."""
         self._victims = victims
 
+    @property
+    def voters(self) -> list[WorldReplica]:
+        """The replicas that have a vote now."""
+        return [self.replicas[number] for number in self._book.voters]
+
+    @property
+    def there(self) -> list[WorldReplica]:
+        """The replicas that were started, and whose machines are not off for good."""
+        return [each for each in self.replicas if each.services and not each.is_retired]
+
+    def heir(self, leader: WorldReplica) -> WorldReplica:
+        """Return the replica that leads the view after that of `leader`."""
+        assert leader.coordinator is not None, "it runs"
+        core = leader.coordinator.driver.core
+        return self.replicas[core.membership.primary_of(core.view + 1)]
+
     def replica(self, primary_share: float = 0.5) -> WorldReplica:
         """Return a replica; so often the primary, if there is one."""
         primaries = [replica for replica in self.replicas if replica.is_primary]
         if primaries and self.random.random() < primary_share:
             return self.random.choice(primaries)
-        return self.random.choice(self.replicas)
+        return self.random.choice(self.there)
 
     def victim(self) -> WorldReplica | None:
         """Return a replica whose stored data may be damaged, None if there is none."""

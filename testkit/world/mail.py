@@ -65,10 +65,14 @@ class Mail:
     # --- Life ---
 
     def watch(self, replicas: Sequence[WorldReplica]) -> None:
-        """Take the messages of these replicas, which do not run yet."""
+        """Take the messages of these replicas, which do not run yet. Others may follow."""
         self._replicas = replicas
         for replica in replicas:
-            replica.opened.append(self._opened)
+            self.take(replica)
+
+    def take(self, replica: WorldReplica) -> None:
+        """Take the messages of one of the replicas, which does not run yet."""
+        replica.opened.append(self._opened)
 
     def end(self) -> None:
         """End every trouble. What is under way arrives."""
@@ -77,11 +81,19 @@ class Mail:
 
     def _opened(self, replica: WorldReplica) -> None:
         members = None if replica.coordinator is None else replica.coordinator.members
-        if members is None:
+        if members is None or replica.coordinator is None:
             return
-        for target, link in members.peers.links.items():
-            sent = partial(self._sent, replica.number, target, link, link.send)
-            link.send = sent  # type: ignore[method-assign]
+        taken: set[PeerLink] = set()
+
+        def take_links() -> None:
+            for target, link in members.peers.links.items():
+                if link not in taken:
+                    taken.add(link)
+                    sent = partial(self._sent, replica.number, target, link, link.send)
+                    link.send = sent  # type: ignore[method-assign]
+
+        take_links()
+        replica.coordinator.roster.follow(take_links)
         started = partial(self._start, replica, members.peers, members.peers.start)
         members.peers.start = started  # type: ignore[method-assign]
 

@@ -111,7 +111,7 @@ class MomentFaults:
             if replica.process is not None:
                 replica.process.resume()
         if self._has_pendulum:
-            self._swings = self._ground.options.replicas - 1
+            self._swings = len(self._ground.voters) - 1
             self._resign(self._primary())
 
     # --- Parts ---
@@ -131,10 +131,9 @@ class MomentFaults:
 
     def _make_way_for_victim(self, leader: WorldReplica | None) -> None:
         """Kill who leads in the middle of a rush if the next to lead is a victim."""
-        voters = self._ground.voters
-        if leader is None or leader.process is None or leader.is_standby:
+        if leader is None or leader.process is None or leader not in self._ground.voters:
             return
-        if self._ground.is_victim(voters[(leader.number + 1) % len(voters)]):
+        if self._ground.is_victim(self._ground.heir(leader)):
             self._rush()
             self._ground.later(_MAKE_WAY_MS, leader.process.kill)
 
@@ -173,8 +172,7 @@ class MomentFaults:
         and must not agree with those who were hurt that it never was.
         """
         ground, primary = self._ground, self._primary()
-        voters = ground.replicas[: ground.options.replicas]
-        victims = [replica for replica in voters if ground.is_victim(replica)]
+        victims = [replica for replica in ground.voters if ground.is_victim(replica)]
         if primary is None or not victims or primary in victims:
             return False
         group = [replica.number for replica in (primary, *victims)]
@@ -218,8 +216,7 @@ class MomentFaults:
         ground, primary = self._ground, self._primary()
         if primary is None or primary.process is None or primary.coordinator is None:
             return False
-        view = primary.coordinator.driver.core.view + 1
-        host = ground.replicas[view % ground.options.replicas].machine.host
+        host = ground.heir(primary).machine.host
         ground.world.slow_disks[host] = _HEIR_SLOWNESS
         ground.later(_RUSH_MS, ground.world.slow_disks.pop, host, None)
         self._rush()
@@ -257,7 +254,7 @@ class MomentFaults:
         if primary is None or len(self._ground.replicas) == 1:
             return False
         self._has_pendulum = True
-        self._swings = self._ground.options.replicas - 1
+        self._swings = len(self._ground.voters) - 1
         self._count(PENDULUM)
         self._resign(primary)
         return True

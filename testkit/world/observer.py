@@ -6,20 +6,18 @@ through them: the step of the core, the entry of an entry into the mux, and its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from coordinator import vsr
-from coordinator.journal import Journal
-from coordinator.journal.segment import segment_path
+from coordinator.journal.interface import ReplicaJournal
 from coordinator.mux import types as mux_types
-from coordinator.replica.data_directory import JOURNAL_DIRECTORY, ReplicaFiles
+from coordinator.replica.data_directory import ReplicaFiles
 from testkit.checkers.checker import Broken, Checker, Executed
 from testkit.checkers.checks import SHARED, Checks
 from testkit.checkers.client_checkers import SnapshotsAgree
 from testkit.checkers.history import History
-from testkit.world.replica import DIRECTORY
 from testkit.world.workload import READS
 from viewstamp.format.prepare import SealedPrepare
 from viewstamp.limits import FEATURE_LEVEL_NAMED_SUPERBLOCK
@@ -54,7 +52,7 @@ class ObservedMachine:
         return self._replica.files
 
     @property
-    def journal(self) -> Journal:
+    def journal(self) -> ReplicaJournal:
         """The journal of the process that runs."""
         return self.files.journal
 
@@ -86,7 +84,7 @@ class ObservedMachine:
         """Whether a loss of power would leave these bytes of the journal as readers see them."""
         if self._replica.file_disk is not None:
             return True  # no run on files loses power
-        path = segment_path(f"{DIRECTORY}/{JOURNAL_DIRECTORY}", segment)
+        path = self.journal.kept_records.path(segment)
         return self._replica.machine.disk.is_durable(path, offset, size)
 
     def latest_right_us(self) -> int:
@@ -173,8 +171,12 @@ class Observer:
         def stepped(event: vsr.Event, now_ticks: int) -> Iterator[vsr.Effect]:
             if seat.process.is_alive:
                 self._check(self._event, seat, event)
+            # The driver looks at the core, which has stepped, before it carries out any effect.
+            return carried_out(step(event, now_ticks))
+
+        def carried_out(effects: Iterable[vsr.Effect]) -> Iterator[vsr.Effect]:
             is_seen = False
-            for effect in step(event, now_ticks):
+            for effect in effects:
                 if not is_seen:
                     self._check(self.checks.stepped, seat.number, core)
                 is_seen = True

@@ -19,6 +19,8 @@ PAUSES_MS: Final = (20, 100, 400)
 # The commands of a world are small. So are its segments, and a journal soon drops some of them.
 RECORD_BYTES_MAX: Final = 8 * SECTOR_BYTES
 SEGMENT_BYTES: Final = 20 * SECTOR_BYTES
+# A ring is so small that it goes round often, and is full now and then.
+RING_BYTES: Final = 160 * SECTOR_BYTES
 # How many commands there are between two snapshots, and how long log is kept for a silent replica:
 # mostly so short that one that is away needs more than the others have kept.
 _SNAPSHOT_COMMANDS: Final = (10, 30, 60, 200)
@@ -26,7 +28,11 @@ SNAPSHOT_NEVER: Final = 1_000_000
 # How long a snapshot may take until it has failed; the product's minutes never pass in a run.
 _SNAPSHOT_DEADLINES_MS: Final = (60_000, 60_000, 150)
 _RETAIN_MS: Final = (0, 1_000, 60_000)
+# A scrubber that goes round all the time, which the product does once a week.
+_SCRUB_INTERVALS_MS: Final = (0, 0, 0, 2_000)
 _REPLICAS: Final = (1, 2, 3, 3, 3, 3, 4, 5)
+# Of the clusters whose members change more begin with one replica.
+_ALONE_AT_FIRST_ONE_IN: Final = 3
 _STANDBYS: Final = (0, 0, 0, 1, 2)
 _EVERY_MS: Final = (EVERY_MS, EVERY_MS, (20, 600))
 _SECONDS: Final = (2, 4, 8)
@@ -64,6 +70,7 @@ KINDS_ON_FILES: Final = frozenset(
         *("dozing", "pendulum"),
     }
 )
+_CHANGING_ONE_IN: Final = 4
 _COPIES_OF_ONE_VICTIM: Final = 2
 _ALL_KINDS_ONE_IN: Final = 5
 # A victim loses its disk, or some of what is on it.
@@ -73,12 +80,15 @@ _OF_DISKS: Final = frozenset(
 _OF_RECORDS: Final = frozenset({"rot", "unreadable", "rot_snapshot", "misdirected", "lost_write"})
 
 
-def flags(snapshot_commands: int = 60, retain_ms: int = 1_000) -> tuple[str, ...]:
+def flags(
+    snapshot_commands: int = 60, retain_ms: int = 1_000, scrub_interval_ms: int = 0
+) -> tuple[str, ...]:
     """Return the flags of each coordinator."""
     return (
         f"--snapshot-commands={snapshot_commands}",
         f"--snapshot-reserve-bytes={MIB}",
         f"--journal-retain-ms={retain_ms}",
+        f"--scrub-interval-ms={scrub_interval_ms}",
     )
 
 
@@ -141,6 +151,11 @@ class WorldOptions:
     """Whether some limits are so small that few callers reach them."""
     is_on_files: bool = False
     """Whether replicas are on the file system of this machine, with all their programs."""
+    is_changing: bool = False
+    """Whether an operator adds, promotes and removes replicas while the cluster runs."""
+    is_ring: bool = False
+    """Whether journals are rings."""
+    ring_bytes: int = RING_BYTES
     segment_bytes: int = SEGMENT_BYTES
     record_bytes_max: int = RECORD_BYTES_MAX
 
@@ -171,19 +186,25 @@ def draw(seed: int) -> WorldOptions:
     limits = visitors.choice(_LIMITS)
     # Records of short names are too small to be torn, and long names would reach the quotas.
     name_bytes = NAME_BYTES_MAX if "power_in_io" in kinds and not limits else 0
+    changes = Random(f"changes {seed}")
+    # Starts on files, and callers at ports for replicas, know of the founders alone.
+    is_changing = changes.randrange(_CHANGING_ONE_IN) == 0 and not is_on_files
+    if is_changing and changes.randrange(_ALONE_AT_FIRST_ONE_IN) == 0:
+        replicas = 1
     transport = Random(f"transport {seed}").choice(_TRANSPORTS)
     is_encrypted = Random(f"encrypted {seed}").randrange(_ENCRYPTED_ONE_IN) == 0
     return WorldOptions(
         replicas=replicas,
         is_encrypted=is_encrypted and transport == WIRE,
         is_on_files=is_on_files,
+        is_changing=is_changing,
         is_small=Random(f"small {seed}").randrange(_SMALL_ONE_IN) == 0,
         wanderers=wanderers,
         operators=operators,
         watchers=Random(f"watchers {seed}").choice(_WATCHERS),
         narrow_watchers=Random(f"narrow watchers {seed}").choice(_NARROW_WATCHERS),
         strangers=Random(f"strangers {seed}").choice(_STRANGERS),
-        rude_peers=Random(f"rude peers {seed}").choice(_RUDE_PEERS),
+        rude_peers=0 if is_changing else Random(f"rude peers {seed}").choice(_RUDE_PEERS),
         members=Random(f"members {seed}").choice(_MEMBERS),
         brokers=brokers,
         is_watched=is_watched,
@@ -201,7 +222,11 @@ def draw(seed: int) -> WorldOptions:
         transport=transport,
         pipelines_are_full=Random(f"gathered {seed}").choice(_PIPELINES_ARE_FULL),
         flags=(
-            *flags(random.choice(_SNAPSHOT_COMMANDS), random.choice(_RETAIN_MS)),
+            *flags(
+                random.choice(_SNAPSHOT_COMMANDS),
+                random.choice(_RETAIN_MS),
+                Random(f"scrub {seed}").choice(_SCRUB_INTERVALS_MS),
+            ),
             f"--snapshot-deadline-ms={Random(f'deadline {seed}').choice(_SNAPSHOT_DEADLINES_MS)}",
             *limits,
         ),

@@ -29,6 +29,7 @@ STALE_LEADERS: Final = "StaleLeadersAreRefused"
 RECORDS: Final = "RecordsAreKept"
 LIFE: Final = "SilentBrokersAreFenced"
 PLACED_APART: Final = "PlacedApart"
+SCRUBBED: Final = "DamageIsMendedOrTold"
 # What a violation says, and who says so; the first that fits counts.
 _SAID: Final = (
     (CORE, CORE),
@@ -41,6 +42,7 @@ _SAID: Final = (
     (" was acknowledged in epoch ", RECORDS),
     (" fenced", LIFE),
     (" are misplaced", PLACED_APART),
+    ("nobody mends or tells it", SCRUBBED),
     ("do not agree", LIVENESS),
     ("did not answer", LIVENESS),
     (" within ", LIVENESS),

@@ -121,7 +121,7 @@ BROKER_PLANTS: Final = (
     WorldPlant(LED_ONCE, lead_while_fenced, BROKERS, seed=1),
     WorldPlant(LED_ONCE, lead_while_drained, BROKERS),
     WorldPlant(STALE_LEADERS, believe_every_stamp, BROKERS),
-    WorldPlant(STALE_LEADERS, believe_old_stamps, BROKERS, seed=1),
+    WorldPlant(STALE_LEADERS, believe_old_stamps, BROKERS, seed=3),
     WorldPlant(RECORDS, overlook_lost_storage, BROKERS),
     WorldPlant(LIFE, fence_the_living, BROKERS, seed=1),
     WorldPlant(LIFE, fence_nobody, BROKERS),

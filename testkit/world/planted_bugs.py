@@ -46,7 +46,9 @@ from testkit.plants.core_bugs import (
 )
 from testkit.world.plant import ANSWERS, JUDGES, LIVENESS, MEMBERS, OFFSETS, WATCHES, WorldPlant
 from testkit.world.planted_broker_bugs import BROKER_PLANTS, read_unheard
+from testkit.world.planted_epoch_bugs import EPOCH_CHECKER_PLANTS
 from testkit.world.planted_guards import MOVES, QUIET, under
+from testkit.world.planted_scrub_bugs import SCRUB_PLANTS
 from viewstamp.api.watch.v1.watch_service_pb2 import Change
 from viewstamp.limits import FEATURE_LEVEL_MAX
 
@@ -244,10 +246,12 @@ PLANTS: Final = (
     WorldPlant(WATCHES, follow_without_catching_up, under("kill", watchers=2), seed=1),
     WorldPlant(WATCHES, leave_out_of_parts, PARTS, seed=1),
     WorldPlant(WATCHES, watch_without_grants, PARTS),
-    WorldPlant(MEMBERS, read_unheard, APART, seed=1),
+    WorldPlant(MEMBERS, read_unheard, APART, seed=2),
     WorldPlant(MEMBERS, remove_the_living, APART),
     WorldPlant(OFFSETS, forget_with_members, APART, seed=1),
     WorldPlant(OFFSETS, take_from_everybody, APART, seed=1),
     *BROKER_PLANTS,
+    *SCRUB_PLANTS,
+    *EPOCH_CHECKER_PLANTS,
     WorldPlant("SnapshotsAgree", differ_in_snapshots, replace(QUIET, seconds=4), seed=1),
 )

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from coordinator.mux.deduplication import Admission
 from coordinator.replica import intake
-from coordinator.replica.data_directory import JOURNAL_DIRECTORY, SUPERBLOCK_FILE
+from coordinator.replica.data_directory import SUPERBLOCK_FILE
+from coordinator.replica.journal_opening import JOURNAL_DIRECTORY
 from coordinator.replica.writer import JournalWriter
 from testkit.memory_storage import Inode, MemoryStorage
 from testkit.plants.core_guards import (

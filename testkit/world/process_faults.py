@@ -132,7 +132,7 @@ class ProcessFaults:
         """Keep a replica down for a while; the others go on without it."""
         ground = self._ground
         replica = ground.replica()
-        if not all(each.is_wanted for each in ground.replicas):
+        if not all(each.is_wanted for each in ground.there):
             return False
         ground.note(replica, "stays away")
         replica.stay_away()

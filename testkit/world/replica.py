@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from coordinator import vsr
+from coordinator.app import joining
 from coordinator.app.composition import Coordinator
 from coordinator.app.config import AUDIT_BYTES_MIN, Config, parse
 from coordinator.app.main import EXIT_STOPPED, directory_options, serve
@@ -25,6 +26,7 @@ from coordinator.journal.errors import (
     SuperblockOlder,
 )
 from coordinator.mux.stage import Stage
+from coordinator.peers.introduction import Introduction
 from coordinator.replica.bootstrap import ROOT_PASSWORD_FILE
 from coordinator.replica.data_directory import (
     SUPERBLOCK_FILE,
@@ -123,13 +125,19 @@ class WorldReplica:
         """Called when another disk takes the place of its disk."""
         self.damaged_ops: set[int] = set()
         """Entries of which a copy on its disk was damaged."""
-        self.peer_address = f"{self.name}:{_PEER_PORT}"
+        self.peer_address = peer_address_of(number)
         self.has_older_superblock = False
         """Whether an older copy of the superblock is in its place, so that no start may succeed."""
         self.is_untrusted = False
         """Whether writes went astray or vanished on its disk, which may have hit any entry."""
         self.has_diverged = False
         """Whether a story has changed its state, or its answers, without an entry in the log."""
+        self.seeds: Sequence[int] = ()
+        """Whom it asks about the cluster, which runs already; none while it founds one."""
+        self.joins = False
+        """Whether its flags say that the cluster runs already."""
+        self.is_retired = False
+        """Whether it was removed from the cluster, and its machine is off."""
         self.has_bad_certificates = False
         """Whether its files of certificates are of no use now, so that a start may be refused."""
         self.ended: list[Callable[[BaseException | None], None]] = []
@@ -176,11 +184,16 @@ class WorldReplica:
 
     def come_back(self) -> None:
         """Start every process that does not run."""
-        if not self.is_wanted:
+        if not self.is_wanted and not self.is_retired:
             self.is_wanted = True
-            for stage in self.services:
+            for stage in all_domains():
                 self._start_service_if_down(stage)
             self._start_coordinator_if_down()
+
+    def retire(self) -> None:
+        """Lose every process for good: the cluster does without this replica."""
+        self.is_retired = True
+        self.stay_away()
 
     def move(self) -> None:
         """Lose every process; they come back at another address, of which no name tells yet."""
@@ -202,6 +215,7 @@ class WorldReplica:
     def give_empty_disk(self) -> None:
         """Replace the disk, as an operator does whose replica the others refuse."""
         self.replace_disk(WorldDisk())
+        self.joins = self.joins or bool(self.seeds)
         self.damaged_ops.clear()
         self.is_untrusted = self.has_diverged = False
 
@@ -277,7 +291,8 @@ class WorldReplica:
         schedule.after(schedule.draw(*_RESTART_NS), start, *arguments)
 
     def _start_service_if_down(self, stage: Stage) -> None:
-        if self.is_wanted and not self.services[stage].is_alive:
+        process = self.services.get(stage)
+        if self.is_wanted and (process is None or not process.is_alive):
             self.start_service(stage)
 
     def _start_coordinator_if_down(self) -> None:
@@ -287,11 +302,15 @@ class WorldReplica:
     async def _coordinate(self, process: WorldProcess) -> None:
         outside = self._outside(process)
         config = self.config
+        storage = self.machine.disk if self.file_disk is None else self.file_disk
+        told = await joining.introduction_of(config, storage)
         if self.file_disk is not None:
-            self.files = open_replica(directory_options(config), self.file_disk)
+            self.files = open_replica(directory_options(config, told), self.file_disk)
+            config = joining.placed(config, self.files, told)
             await self._serve(process, config, outside)
             return
-        self.files = await self._opened(config, outside.make_thread)
+        self.files = await self._opened(config, told, outside.make_thread)
+        config = joining.placed(config, self.files, told)
         telemetry = self._telemetry()
         coordinator = Coordinator(config, self.files, CLUSTER_KEY, telemetry, outside=outside)
         self._put_together(process, coordinator)
@@ -355,10 +374,10 @@ class WorldReplica:
         return WorldTelemetry(f"r{self.number}", self._world.defects.append)
 
     async def _opened(
-        self, config: Config, make_thread: Callable[[str], WorkerThread]
+        self, config: Config, told: Introduction | None, make_thread: Callable[[str], WorkerThread]
     ) -> ReplicaFiles:
         """Open the data directory; a damaged snapshot is first made whole, as before any start."""
-        options = directory_options(config)
+        options = directory_options(config, told)
         with closing(replica_opening(options, self.machine.disk)) as opening:
             try:
                 while True:
@@ -372,17 +391,13 @@ class WorldReplica:
     @property
     def config(self) -> Config:
         """What its command line says, with the host that it is on now."""
-        return _config(self.number, self.machine.host, self._options)
+        seeds = self.seeds if self.joins else None
+        return _config(self.number, self.machine.host, self._options, seeds)
 
     @property
     def directory(self) -> Path:
         """Its data directory: on disks of their own all replicas have the same one."""
         return _directory(self.number, self._options)
-
-    @property
-    def is_standby(self) -> bool:
-        """Whether it never has a vote."""
-        return self.number >= self.config.replica_count
 
     @property
     def root_password(self) -> str | None:
@@ -419,36 +434,62 @@ def _directory(number: int, options: WorldOptions) -> Path:
     return Path(f"replica-{number}") if options.is_on_files else DIRECTORY
 
 
-def _config(number: int, host: str, options: WorldOptions) -> Config:
+def _config(
+    number: int, host: str, options: WorldOptions, seeds: Sequence[int] | None = None
+) -> Config:
     """Return what the command line gives, but for segments that it refuses as too small."""
     return replace(
-        parse(arguments_of(number, host, options)),
+        parse(arguments_of(number, host, options, seeds)),
         segment_bytes=options.segment_bytes,
         record_bytes_max=options.record_bytes_max,
+        ring_bytes=options.ring_bytes if options.is_ring else 0,
     )
 
 
-def arguments_of(number: int, host: str, options: WorldOptions) -> list[str]:
-    """Return the command line of a coordinator."""
-    count = options.replicas
+def arguments_of(
+    number: int, host: str, options: WorldOptions, seeds: Sequence[int] | None = None
+) -> list[str]:
+    """Return the command line of a coordinator; with `seeds` that of one that joins them."""
+    has_peers = options.replicas > 1 or options.is_changing
     result = [
         f"--data-directory={_directory(number, options)}",
         f"--listen={host}:{CLIENT_PORT}",
         f"--advertise={name_of(number)}:{CLIENT_PORT}",
         f"--replica-id={number}",
-        f"--replica-count={count}",
         f"--cluster-id={CLUSTER_ID.hex()}",
         f"--audit-bytes={AUDIT_BYTES_MIN if options.is_watched else 0}",
         *(f"--service={stage.name.lower()}={_socket(stage)}" for stage in all_domains()),
         *options.flags,
     ]
-    if options.is_on_files:
+    if options.is_ring:
+        result.append("--journal=ring")
+    elif options.is_on_files:
         result.append(f"--journal-archive=archive-{number}")
     if options.is_encrypted:
-        result += flags_of(number, has_peers=count > 1)
-    if count > 1:
+        result += flags_of(number, has_peers=has_peers)
+    if has_peers:
         result.append(f"--peer-listen={host}:{_PEER_PORT}")
-        result += [f"--peer={each}={name_of(each)}:{_PEER_PORT}" for each in range(count)]
+    if seeds is None:
+        return [*result, *_founding_flags(options, has_peers=has_peers)]
+    # Flags stay as they are when all others have gone.
+    others = {*seeds} - {number} or {0, 1} - {number}
+    standbys = range(options.replicas, options.replicas + options.standbys)
+    result += ["--join", *(f"--standby={each}={peer_address_of(each)}" for each in standbys)]
+    peers = sorted({*others, number} - {*standbys})
+    return [*result, *(f"--peer={each}={peer_address_of(each)}" for each in peers)]
+
+
+def _founding_flags(options: WorldOptions, *, has_peers: bool) -> list[str]:
+    """Return who founds the cluster."""
+    count = options.replicas
+    result = [f"--replica-count={count}"]
+    if has_peers:
         standbys = range(count, count + options.standbys)
-        result += [f"--standby={each}={name_of(each)}:{_PEER_PORT}" for each in standbys]
+        result += [f"--peer={each}={peer_address_of(each)}" for each in range(count)]
+        result += [f"--standby={each}={peer_address_of(each)}" for each in standbys]
     return result
+
+
+def peer_address_of(replica: int) -> str:
+    """Return where the others reach a replica, wherever it moves."""
+    return f"{name_of(replica)}:{_PEER_PORT}"

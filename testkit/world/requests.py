@@ -26,8 +26,14 @@ PASSWORDS: Final = ("correct horse", "battery staple")
 _REMEMBERED_MAX: Final = 20
 _UNKNOWN_ID: Final = 1 << 20
 _NUMBERS: Final = (0, 1, 2, 3, 5, 1_000, 1 << 32)
-# What would end others, or wait for long; and what all topics would depend on from then on.
-_NEVER: Final = frozenset({"Submit", "StepDown", "RaiseFeatureLevel", "RegisterBroker"})
+# What would end others, or wait for long; and what all topics would depend on from then on. Members
+# have an operator of their own.
+_NEVER: Final = frozenset(
+    {
+        *("Submit", "StepDown", "RaiseFeatureLevel", "RegisterBroker"),
+        *("AddReplica", "PromoteReplica", "RemoveReplica"),
+    }
+)
 
 
 class Requests:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from coordinator.journal.segment import segment_path
-from coordinator.replica.data_directory import JOURNAL_DIRECTORY
+from coordinator.replica.journal_opening import JOURNAL_DIRECTORY
 from testkit.checkers.history import held_ops
 from testkit.world.replica import DIRECTORY
 
@@ -48,4 +47,4 @@ def _extent_of(replica: WorldReplica, op: int) -> tuple[str, int, int] | None:
         return None
     place = journal.index.get(op)
     assert place is not None, "the journal holds it"
-    return segment_path(JOURNAL, place.segment), place.offset, place.extent_bytes
+    return journal.kept_records.path(place.segment), place.offset, place.extent_bytes

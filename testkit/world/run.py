@@ -21,6 +21,7 @@ from testkit.world.faults import Faults
 from testkit.world.file_troubles import FileTroubles
 from testkit.world.ground import Ground, victims_of
 from testkit.world.mail import Mail
+from testkit.world.member_book import MemberBook
 from testkit.world.members import Members
 from testkit.world.narrow_watchers import NarrowWatchers
 from testkit.world.observer import CLOCK_AHEAD_US_MAX, Observer
@@ -30,6 +31,8 @@ from testkit.world.renewals import Renewals
 from testkit.world.replica import CLUSTER_ID, WorldReplica
 from testkit.world.rude_peers import RudePeers
 from testkit.world.schedule import NS_PER_S
+from testkit.world.scrub_judge import judge_scrubbers
+from testkit.world.steward import Stewards, planned_addresses
 from testkit.world.strangers import Strangers
 from testkit.world.surroundings import RunSurroundings
 from testkit.world.wanderers import OPERATOR, WANDERER, Wanderers
@@ -135,13 +138,17 @@ class WorldRun:
         self._narrow_watchers = NarrowWatchers(self.world, failed)
         self._strangers = Strangers(self.world, failed)
         self._members = Members(self.world, failed)
+        self.book = MemberBook(options.replicas, options.standbys)
+        self.stewards = Stewards(self, failed)
         self.brokers = WorldBrokers(self.world, failed, self._leading)
         self._rude_peers = RudePeers(self.world, failed, self._branches.counts)
         self._renewals = Renewals(self.world, self._branches.counts)
         self._file_troubles = FileTroubles(self.world, self._branches.counts)
         self._wrong_starts = WrongStarts(self.world, options, failed, self._branches.counts)
         self._around = RunSurroundings(self.world, options)
+        self._faults: Faults | None = None
         self.replicas: list[WorldReplica] = []
+        """All that there ever were, by number."""
         self.may_diverge = False
         """Whether a story has changed the state of a replica, or its answers."""
         self._statuses: dict[int, cluster_pb2.GetStatusResponse] = {}
@@ -179,20 +186,23 @@ class WorldRun:
         ]
         self.mail.watch(self.replicas)
         # Before the checkers, which then see only effects that no fault has prevented.
-        faults = self._faults()
+        faults = self._faults = self._make_faults()
         self._course.before_start(self, faults)
         for replica in self.replicas:
-            replica.ended.append(self._branches.ended)
-            self.observer.watch(replica)
+            self._watch(replica)
             replica.start()
         if not self._must(lambda: self.primary is not None, _START_LIMIT_NS, "no primary"):
             return
         addresses = [replica.address for replica in self.replicas]
+        if options.is_changing and self._is_planned:
+            addresses += planned_addresses(len(addresses))
         access = Access(addresses, self._root_password(), has_brokers=options.brokers > 0)
         setup = self._clients.run_alone(lambda: prepare(list(access.addresses), access.password))
         if not self._must(lambda: not setup.is_alive, _START_LIMIT_NS, "the stream is not made"):
             return
         self._clients.begin(access)
+        if options.is_changing:
+            self._begin_changes(access)
         self._wanderers.begin(access, WANDERER, options.wanderers, wanderer_acts.ACTS)
         self._wanderers.begin(access, OPERATOR, options.operators, operator_acts.ACTS)
         # What a narrow watcher is shown is held against what one of everything is shown.
@@ -214,9 +224,42 @@ class WorldRun:
             self.heard.healed_ns = world.schedule.now_ns
             self._settle(access.password)
 
-    def _faults(self) -> Faults:
+    def _watch(self, replica: WorldReplica) -> None:
+        replica.ended.append(self._branches.ended)
+        self.observer.watch(replica)
+
+    def _begin_changes(self, access: Access) -> None:
+        """Have an operator change the members, who tells all replicas that the cluster runs."""
+        for replica in self.replicas:
+            replica.seeds = self.book.members_now
+        self.stewards.begin(access, is_busy=self._is_planned)
+
+    def add_replica(self) -> WorldReplica:
+        """Put a machine into the world; nothing runs on it yet."""
+        assert self._faults is not None, "the run has begun"
+        number = len(self.replicas)
+        replica = WorldReplica(self.world, number, self.options, self._around)
+        replica.seeds = self.book.members_now
+        replica.joins, replica.is_wanted = True, False
+        self.replicas.append(replica)
+        self.mail.take(replica)
+        self._faults.steps.watch(replica)
+        self._watch(replica)
+        return replica
+
+    def count(self, what: str) -> None:
+        """Count what the steward did."""
+        self._branches.counts[what] += 1
+
+    @property
+    def members(self) -> list[WorldReplica]:
+        """The replicas that belong to the cluster, as the operator was told."""
+        return [self.replicas[number] for number in sorted(self.book.members)]
+
+    def _make_faults(self) -> Faults:
         options, world = self.options, self.world
         victims = victims_of(options.replicas, options.standbys, Random(f"victims {world.seed}"))
+        self.book.victims = victims
         ground = Ground(
             world,
             self.replicas,
@@ -226,6 +269,7 @@ class WorldRun:
             self.mail,
             self._members,
             options,
+            self.book,
         )
         ground.lasts_ms_max = options.lasts_ms_max
         return Faults(ground, options.planned(world.seed), self.brokers)
@@ -240,6 +284,7 @@ class WorldRun:
         programs = (
             *(self._clients, self._wanderers, self._watchers, self._members),
             *(self._narrow_watchers, self._strangers, self._rude_peers, self.brokers),
+            self.stewards,
         )
         for who in programs:
             who.end()
@@ -251,18 +296,27 @@ class WorldRun:
         self.outcome.answered = self._clients.answered
         if not is_over:
             return
+        for replica in self.replicas:
+            if replica.number not in self.book.members:
+                replica.retire()
         for round_number in range(_SETTLE_LIMIT_NS // _LOOK_AGAIN_NS):
             self._help_refused()
             self._ask_statuses(round_number, password)
             if self._agree():
                 self.observer.demand_kept(min(revision for revision, _ in self._states().values()))
+                self._judge_scrubbers()
                 return
             self.world.run(lambda: False, _LOOK_AGAIN_NS)
-        self.outcome.violations.append(f"the replicas do not agree: {self._states()}")
+        members = [f"{each.number}: {self._is_member(each)}" for each in self.members]
+        told = f"the replicas do not agree: {self._states()}, {members}"
+        self.outcome.violations.append(told)
+
+    def _judge_scrubbers(self) -> None:
+        self.outcome.violations += judge_scrubbers(self.world, self.members, self._branches.counts)
 
     def _help_refused(self) -> None:
         """Do what the refusal of an older directory tells an operator to do."""
-        for replica in self.replicas:
+        for replica in self.members:
             if replica.is_refused:
                 self._branches.counts[REFUSED] += 1
                 self.world.schedule.note(f"r{replica.number}", "is refused, and gets an empty disk")
@@ -295,7 +349,7 @@ class WorldRun:
 
     def _ask_statuses(self, round_number: int, password: str) -> None:
         self._statuses.clear()
-        for replica in self.replicas:
+        for replica in self.members:
 
             async def ask(replica: WorldReplica = replica) -> None:
                 self._statuses[replica.number] = await status_of(replica.address, password)
@@ -316,7 +370,16 @@ class WorldRun:
 
     def _agree(self) -> bool:
         states = self._states()
-        return len(states) == len(self.replicas) and len(set(states.values())) == 1
+        is_one = len(states) == len(self.members) and len(set(states.values())) == 1
+        return is_one and all(self._is_member(replica) for replica in self.members)
+
+    def _is_member(self, replica: WorldReplica) -> bool:
+        """Whether a replica is in the epoch of which the operator was told."""
+        if replica.coordinator is None:
+            return False
+        own = replica.coordinator.driver.core.membership
+        book = self.book
+        return (set(own.voters), set(own.standbys)) == (set(book.voters), set(book.standbys))
 
     # --- Judges ---
 

@@ -22,7 +22,10 @@ SIZES: Final = (
     *("wanderers", "operators", "watchers", "narrow_watchers", "strangers", "rude_peers"),
     *("members", "brokers"),
 )
-SWITCHES: Final = ("is_watched", "is_encrypted", "is_on_files", "is_small")
+SWITCHES: Final = (
+    *("is_watched", "is_encrypted", "is_on_files", "is_small", "is_changing"),
+    "is_ring",
+)
 """What is on or off. Options of the command line have their names without the first word."""
 _FEWER: Final[tuple[Mapping[str, int], ...]] = (
     *({name: 0} for name in SWITCHES),

@@ -19,6 +19,7 @@ from coordinator.gateway import answers, principal, snapshot_streams, status_dig
 from coordinator.peers import files, link
 from coordinator.peers.outbox import Outbox
 from coordinator.replica import read_shares
+from coordinator.snapshot import layer_parts, layer_sources
 from services.runtime import patience
 from testkit.world import workload
 from viewstamp import limits
@@ -59,6 +60,8 @@ LIMITS: Final = (
     SmallLimit(answers, "ANSWERS_DUE_BYTES_MAX", 64),
     SmallLimit(answers, "PACKED_ANSWERS_BYTES_MAX", 64),
     SmallLimit(files, "FILES_OPEN_MAX", 1),
+    SmallLimit(layer_parts, "PART_BYTES_MIN", 256),
+    SmallLimit(layer_sources, "FETCHES_MAX", 1),
     SmallLimit(link, "Outbox", partial(Outbox, messages_max=16)),
     SmallLimit(read_shares, "READS_WAITING_PER_CALLER_MAX", 3),
     SmallLimit(read_shares, "READ_INDEXES_WAITING_MAX", 4),

@@ -13,11 +13,8 @@ from pathlib import Path
 from random import Random
 from typing import Final, NamedTuple
 
-from coordinator.replica.data_directory import (
-    JOURNAL_DIRECTORY,
-    SNAPSHOTS_DIRECTORY,
-    SUPERBLOCK_FILE,
-)
+from coordinator.replica.data_directory import SNAPSHOTS_DIRECTORY, SUPERBLOCK_FILE
+from coordinator.replica.journal_opening import JOURNAL_DIRECTORY
 from coordinator.snapshot.identity import IDENTITY_FILE, CopyIdentity, encode_identity
 from viewstamp.format import CHECKSUM_BYTES
 from viewstamp.format.prepare import checksum_of

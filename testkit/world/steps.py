@@ -29,7 +29,11 @@ class Steps:
         self.began: list[Callable[[WorldReplica], None]] = []
         """Called when a process has a core, which has done nothing yet."""
         for replica in replicas:
-            replica.opened.append(self._opened)
+            self.watch(replica)
+
+    def watch(self, replica: WorldReplica) -> None:
+        """Watch a replica, which does not run yet."""
+        replica.opened.append(self._opened)
 
     def _opened(self, replica: WorldReplica) -> None:
         assert replica.coordinator is not None, "it was put together"

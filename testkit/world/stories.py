@@ -22,15 +22,18 @@ from testkit.world.run import WorldOutcome, WorldRun
 from testkit.world.story import story_of
 from testkit.world.story_acts import StoryActs
 from testkit.world.story_broker_acts import StoryBrokerActs
+from testkit.world.story_member_acts import StoryMemberActs
+from testkit.world.story_scrub_acts import StoryScrubActs
 from testkit.world.story_stage import StoryStage
 from testkit.world.workload import Demands
+from viewstamp.format.record import SECTOR_BYTES
 from viewstamp.transports import WIRE
 
 START: Final = "start"
 SETTLE: Final = "settle"
 SETTINGS: Final = (
     *("seed", "replicas", "standbys", "clients", "readers", "snapshots", "retain"),
-    *("deadline", "brokers"),
+    *("deadline", "brokers", "scrub", "changing", "ring", "throttle"),
 )
 # Longer than any story: no snapshot fails because it took too long.
 _DEADLINE_MS: Final = 600_000
@@ -90,6 +93,16 @@ def _of_brokers(step: Callable[..., None]) -> Callable[..., None]:
     return lambda acts, *words: step(acts.brokers, *words)
 
 
+def _of_scrubber(step: Callable[..., None]) -> Callable[..., None]:
+    """Return a step about scrubbers."""
+    return lambda acts, *words: step(acts.scrubbers, *words)
+
+
+def _of_members(step: Callable[..., None]) -> Callable[..., None]:
+    """Return a step about members."""
+    return lambda acts, *words: step(acts.members, *words)
+
+
 def _options(settings: dict[str, str]) -> WorldOptions:
     """Return a run without any fault, on the transport that ships."""
     numbers = {name: int(value) for name, value in settings.items()}
@@ -101,10 +114,14 @@ def _options(settings: dict[str, str]) -> WorldOptions:
         clients=numbers.get("clients", 3),
         readers=numbers.get("readers", 1),
         brokers=numbers.get("brokers", 0),
+        is_changing=bool(numbers.get("changing", 0)),
+        is_ring=bool(numbers.get("ring", 0)),
+        ring_bytes=numbers.get("ring", 0) * SECTOR_BYTES,
         faults=(),
         flags=(
-            *flags(snapshot_commands, numbers.get("retain", 0)),
+            *flags(snapshot_commands, numbers.get("retain", 0), numbers.get("scrub", 0)),
             f"--snapshot-deadline-ms={numbers.get('deadline', _DEADLINE_MS)}",
+            f"--peer-snapshot-bytes-per-s={numbers.get('throttle', 0)}",
         ),
     )
 
@@ -150,6 +167,7 @@ STEPS: Final[tuple[tuple[str, Callable[..., None]], ...]] = (
     (r"cut ([\w,]+) from ([\w,]+)", StoryActs.cut_between),
     (r"swallow messages to (\w+)", StoryActs.swallow),
     (r"swallow votes to (\w+) for (\d+)", StoryActs.swallow_votes),
+    (r"swallow entries of (\w+) for (\d+)", StoryActs.swallow_entries),
     (r"mend", StoryActs.mend),
     (r"diverge (\w+)", StoryActs.diverge),
     (r"diverge (\w+) in snapshots", StoryActs.diverge_in_snapshots),
@@ -157,6 +175,14 @@ STEPS: Final[tuple[tuple[str, Callable[..., None]], ...]] = (
     (r"expect view (above )?(\d+)", StoryActs.expect_view),
     (r"expect (\w+) is (\w+)", StoryActs.expect_status),
     (r"expect snapshots on (\w+)", StoryActs.expect_snapshots),
+    (r"let scrubbers pass", _of_scrubber(StoryScrubActs.scrub)),
+    (r"expect damage on (\w+)", _of_scrubber(StoryScrubActs.expect_damage)),
+    (r"expect whole (\w+)", _of_scrubber(StoryScrubActs.expect_whole)),
+    (r"expect (no )?alarm (\w+) on (\w+)", _of_scrubber(StoryScrubActs.expect_alarm)),
+    (r"expect (\w+) mended on (\w+)", _of_scrubber(StoryScrubActs.expect_mended)),
+    (r"note process of (\w+)", _of_scrubber(StoryScrubActs.note_process)),
+    (r"expect same process of (\w+)", _of_scrubber(StoryScrubActs.expect_same_process)),
+    (r"spoil (\w+) of (\w+) in (\d|all)", _of_scrubber(StoryScrubActs.spoil_files)),
     (r"expect log time within (\d+)", StoryActs.expect_log_time),
     (r"expect (no )?mark (.+)", StoryActs.expect_mark),
     (r"place (\d+) partitions on (\d+) brokers", _of_brokers(StoryBrokerActs.place)),
@@ -170,6 +196,22 @@ STEPS: Final[tuple[tuple[str, Callable[..., None]], ...]] = (
     (r"wait until broker (\w+) (.+)", _of_brokers(StoryBrokerActs.wait_until)),
     (r"expect broker (\w+) (.+)", _of_brokers(StoryBrokerActs.expect)),
     (r"expect refusals of broker (\w+)", _of_brokers(StoryBrokerActs.expect_refusals)),
+    (r"add replica( that is down)?", _of_members(StoryMemberActs.add)),
+    (r"let (\w+) try to add (\S+)", _of_members(StoryMemberActs.try_to_add)),
+    (r"promote (\w+)", _of_members(StoryMemberActs.promote)),
+    (r"begin to promote (\w+)", _of_members(StoryMemberActs.begin_promotion)),
+    (r"remove (\w+)", _of_members(StoryMemberActs.remove)),
+    (r"begin to remove (\w+)", _of_members(StoryMemberActs.begin_removal)),
+    (r"finish changes", _of_members(StoryMemberActs.finish)),
+    (r"retire (\w+)", _of_members(StoryMemberActs.retire)),
+    (r"revive (\w+)", _of_members(StoryMemberActs.revive)),
+    (r"crash (\w+) before (recording|telling) an epoch", _of_members(StoryMemberActs.crash_before)),
+    (
+        r"expect voters ([\d,]+)(?: and standbys ([\d,]+))?",
+        _of_members(StoryMemberActs.expect_members),
+    ),
+    (r"expect no change refused", _of_members(StoryMemberActs.expect_no_refusal)),
+    (r"expect changes refused for (\w+)", _of_members(StoryMemberActs.expect_refused)),
     (r"expect no fenced broker", _of_brokers(StoryBrokerActs.expect_none_fenced)),
 )
 

@@ -6,14 +6,13 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from coordinator import vsr
-from coordinator.journal.segment import segment_numbers, segment_path
-from coordinator.vsr.messages import DoViewChangeMessage
+from coordinator.vsr.messages import DoViewChangeMessage, PrepareMessage
 from testkit.checkers.checker import Broken
 from testkit.memory_storage import Loss
 from testkit.partitions import between, partition
 from testkit.world.branches import STEP_TORN, TRANSFER_BEGAN
 from testkit.world.replica import SUPERBLOCK
-from testkit.world.rot import JOURNAL, make_op_unreadable, rot_last, rot_op
+from testkit.world.rot import make_op_unreadable, rot_last, rot_op
 from testkit.world.schedule import NS_PER_MS, NS_PER_S
 from testkit.world.snapshot_copies import (
     directory_of,
@@ -24,6 +23,8 @@ from testkit.world.snapshot_copies import (
 )
 from testkit.world.steps import after_effects
 from testkit.world.story_broker_acts import StoryBrokerActs
+from testkit.world.story_member_acts import StoryMemberActs
+from testkit.world.story_scrub_acts import StoryScrubActs
 from testkit.world.story_stage import WAIT_MS, StoryStage, core_of, is_running
 from viewstamp.format.manifest import root_of
 from viewstamp.format.record import SECTOR_BYTES
@@ -45,6 +46,8 @@ class StoryActs:
 
     def __init__(self, stage: StoryStage) -> None:
         self.brokers = StoryBrokerActs(stage)
+        self.scrubbers = StoryScrubActs(stage)
+        self.members = StoryMemberActs(stage)
         self._stage = stage
         self._world = stage.world
         self._random = Random(f"story {stage.world.seed}")
@@ -89,7 +92,7 @@ class StoryActs:
         self._stage.wait(self._are_at_rest, "the replicas do not come to the same rest")
 
     def _are_at_rest(self) -> bool:
-        replicas = self._stage.run.replicas
+        replicas = self._stage.run.members
         if not all(is_running(replica) for replica in replicas):
             return False
         cores = [core_of(replica) for replica in replicas]
@@ -259,8 +262,9 @@ class StoryActs:
         """Have the header of the journal's first segment fail each read."""
         replica = self._stage.who(who)
         assert replica.files is not None, f"{who} is down"
-        first = segment_numbers(replica.machine.disk, JOURNAL)[0]
-        replica.machine.disk.make_unreadable(segment_path(JOURNAL, first), 0, SECTOR_BYTES)
+        records = replica.files.journal.kept_records
+        first, _ = records.segments()[0]
+        replica.machine.disk.make_unreadable(records.path(first), 0, SECTOR_BYTES)
 
     def spoil(self, how_many: str, who: str) -> None:
         """Spoil one copy, or all copies, of each file of a replica's snapshots."""
@@ -325,6 +329,11 @@ class StoryActs:
         """Lose the votes for the view of one replica for a while."""
         ways = self._ways_to(who)
         self._stage.run.mail.swallow(ways, int(duration_ms), DoViewChangeMessage)
+
+    def swallow_entries(self, who: str, duration_ms: str) -> None:
+        """Lose the entries that one replica sends for a while."""
+        ways = [(there, here) for here, there in self._ways_to(who)]
+        self._stage.run.mail.swallow(ways, int(duration_ms), PrepareMessage)
 
     def _ways_to(self, who: str) -> list[tuple[int, int]]:
         target, replicas = self._stage.who(who).number, self._stage.run.replicas
@@ -398,7 +407,7 @@ class StoryActs:
 
     def expect_log_time(self, within_s: str) -> None:
         """That the last entry was made just now, by true time."""
-        for replica in self._stage.run.replicas:
+        for replica in self._stage.run.members:
             ahead_us = core_of(replica).log_time_us - self._world.true_us
             is_near = abs(ahead_us) * 1_000 <= int(within_s) * NS_PER_S
             self._expect(is_near, f"replica {replica.number} is {ahead_us} us ahead")

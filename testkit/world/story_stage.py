@@ -36,7 +36,7 @@ class StoryStage:
             return self.primary()
         if word == "backup":
             primary = self.primary()
-            return next(r for r in self.run.replicas if r is not primary and is_running(r))
+            return next(r for r in self.run.members if r is not primary and is_running(r))
         return self.run.replicas[int(word.removeprefix("r"))]
 
     def all_or(self, word: str) -> list[WorldReplica]:

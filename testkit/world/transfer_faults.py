@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 _WITHIN_MS: Final = (0, 20)
 _LASTS_MS: Final = (20, 2_000)
+# Longer than a slow peer is waited for, and than a story waits for what must come meanwhile.
+_STALLS_MS: Final = (40_000, 40_000)
+_STALLS_AFTER_MS: Final = (30, 300)
 # One is spoilt, and one is left.
 _HEALTHY_MIN: Final = 2
 
@@ -30,9 +33,12 @@ class TransferFaults:
     def __init__(self, ground: Ground) -> None:
         self._ground = ground
         self._awaited: Random | None = None
+        self._stalled: list[WorldProcess] = []
         self.strikes: Mapping[str, Callable[[], bool]] = {"struck_transfer": self._await}
         self.ways: Mapping[str, Callable[[WorldReplica], None]] = {
             "die": self._die,
+            "one": self._one,
+            "stall": self._stall,
             "cut": self._cut,
             "copies": self._copies,
             "layers": self._layers,
@@ -45,8 +51,11 @@ class TransferFaults:
         ground.world.logged.append(self._logged)
 
     def end(self) -> None:
-        """Strike no transfer any more."""
+        """Strike no transfer any more, and let go on what stands still."""
         self._awaited = None
+        for process in self._stalled:
+            process.resume()
+        self._stalled.clear()
 
     def strike(self, fetching: WorldReplica, way: str, random: Random) -> None:
         """Strike a transfer that is under way."""
@@ -84,6 +93,23 @@ class TransferFaults:
         for each in self._others(fetching):
             if each.process is not None:
                 each.process.kill()
+
+    def _one(self, fetching: WorldReplica) -> None:
+        """Kill one of those that send."""
+        if (sending := self._one_that_sends(fetching)) is not None:
+            sending.kill()
+
+    def _stall(self, fetching: WorldReplica) -> None:
+        """Let one of those that send stand still for a while, once it may have begun to send."""
+        if (sending := self._one_that_sends(fetching)) is not None:
+            self._stalled.append(sending)
+            self._ground.later(_STALLS_AFTER_MS, sending.pause)
+            self._ground.later(_STALLS_MS, sending.resume)
+
+    def _one_that_sends(self, fetching: WorldReplica) -> WorldProcess | None:
+        running = [each.process for each in self._others(fetching)]
+        sending = [process for process in running if process is not None]
+        return self._ground.random.choice(sending) if sending else None
 
     def _cut(self, fetching: WorldReplica) -> None:
         """Cut the one that fetches off from the others for a while."""

@@ -46,8 +46,8 @@ _EXCLUDED: Final[tuple[Unreached, ...]] = (
             f"{_GATEWAY}/change_feed.py FeedFollower.take",
             f"{_GATEWAY}/change_feed.py ChangeFeed.end",
             f"{_GATEWAY}/past_reads.py _check_has_right",
-            f"{_JOURNAL}/journal.py Journal.discard_after",
-            f"{_JOURNAL}/journal.py Journal.mark_repaired",
+            f"{_JOURNAL}/held_log.py HeldLog.discard_after",
+            f"{_JOURNAL}/held_log.py HeldLog.mark_repaired",
             f"{_JOURNAL}/journal.py Journal._append",
             f"{_MUX}/applied_digests.py AppliedDigests.begin",
             f"{_MUX}/runs.py reached",
@@ -117,7 +117,7 @@ _DISKS: Final[tuple[Unreached, ...]] = (
             f"{_REPLICA}/slot_file.py _slots",
             f"{_SNAPSHOT}/opening.py _holds_nothing_else",
             f"{_SNAPSHOT}/opening.py _look",
-            f"{_SNAPSHOT}/transfer.py _opened_bytes",
+            f"{_SNAPSHOT}/layer_fetching.py _opened_bytes",
         ),
     ),
     Unreached(
@@ -167,7 +167,7 @@ _DISKS: Final[tuple[Unreached, ...]] = (
         "tests/coordinator",
         (
             f"{_APP}/disk_memory.py DiskMemory._goes_on_after",
-            f"{_JOURNAL}/journal.py Journal._append_restart",
+            f"{_JOURNAL}/held_log.py HeldLog._append_restart",
             f"{_JOURNAL}/segment.py no_space_or_same",
             f"{_REPLICA}/intake.py Intake._admit_waiting",
         ),

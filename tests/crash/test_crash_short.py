@@ -11,7 +11,7 @@ from testkit.load.kills import IN_FLIGHT_MIN, PROCESSES
 from tests.crash.crash_test import EXIT_KEPT, main
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 def test_every_process_may_die_under_load(capsys: pytest.CaptureFixture[str]) -> None:
     """Each process dies once with 100 commands in flight, and once during a cut."""
     exit_code = main(["--kills-per-process", "1", "--json", "--seed", "3"])

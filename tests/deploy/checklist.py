@@ -6,168 +6,29 @@ fail: a check that bears the loss of what it checks would prove nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from tests.deploy import apart_checks, job_checks, manifest_checks
-from tests.deploy.manifest_checks import Objects
-from tests.deploy.pod import APART, LONE, OVERLAYS, REPLICATED, SIDECARS
+from tests.deploy import job_checks, manifest_checks
+from tests.deploy.apart_checklist import APART_CHECKLIST
+from tests.deploy.archive_checklist import ARCHIVE_CHECKLIST
+from tests.deploy.grown_checklist import GROWN_CHECKLIST
+from tests.deploy.omissions import COORDINATOR, POD, POLICY, SET, Item
+from tests.deploy.pod import LONE, REPLICATED, SIDECARS
 
-# Kind and name of an object, and keys, positions and names of items that lead to what is taken out.
-Omission = tuple[str | int, ...]
-_SET: Final = ("StatefulSet", "viewstamp", "spec")
-_POD: Final = (*_SET, "template", "spec")
-_COORDINATOR: Final = (*_POD, "containers", "coordinator")
-_POLICY: Final = "NetworkPolicy"
 _JOB_POD: Final = ("spec", "jobTemplate", "spec", "template", "spec")
 _ARCHIVE_POD: Final = ("CronJob", "viewstamp-archive", *_JOB_POD)
 _ANALYSIS_POD: Final = ("CronJob", "viewstamp-analysis", *_JOB_POD)
-
-
-@dataclass(frozen=True, slots=True)
-class Item:
-    """A numbered demand, whether it holds, what breaks it if taken out, and the overlays."""
-
-    number: int
-    says: str
-    holds: Callable[[Objects], bool]
-    omissions: tuple[Omission, ...]
-    overlays: tuple[str, ...] = OVERLAYS
-
-
-def taken_out(objects: Objects, omission: Omission) -> None:
-    """Take out of the objects what an omission names. Raises LookupError if it is not there."""
-    kind, name, *path = omission
-    key = str(kind), str(name)
-    if not path:
-        del objects[key]
-        return
-    place: Any = objects[key]
-    for step in path[:-1]:
-        place = place[_place(place, step)]
-    del place[_place(place, path[-1])]
-
-
-def _place(whole: Any, step: str | int) -> str | int:
-    """Return the place of a key, or of the item of a list that begins so or has that name."""
-    if not isinstance(whole, list) or isinstance(step, int):
-        return step
-    for place, item in enumerate(whole):
-        text = item["name"] if isinstance(item, dict) else item
-        if text.startswith(step):
-            return place
-    raise LookupError(f"{step} is not in {whole}")
-
-
 _FULL: Final = (REPLICATED,)
-_APART_SET: Final = ("StatefulSet", "viewstamp-services", "spec")
-_APART_POD: Final = (*_APART_SET, "template", "spec")
-_APART: Final = (
-    Item(
-        13,
-        "each replica has a pod of services, and knows them by that pod's name",
-        apart_checks.has_services_apart,
-        (
-            (*_APART_SET, "replicas"),
-            (*_APART_SET, "podManagementPolicy"),
-            (*_APART_POD, "containers", "streams"),
-            (*_COORDINATOR, "args", "--service=users"),
-            ("Service", "viewstamp-services"),
-            ("Service", "viewstamp-services", "spec", "publishNotReadyAddresses"),
-        ),
-        (APART,),
-    ),
-    Item(
-        13,
-        "coordinator and services prove who they are, and none allows clear text",
-        apart_checks.services_speak_tls,
-        (
-            (*_COORDINATOR, "args", "--service-tls-ca"),
-            (*_COORDINATOR, "volumeMounts", "coordinator-tls"),
-            *((*_APART_POD, "containers", name, "args", "--tls-ca") for name in SIDECARS),
-            (*_APART_POD, "containers", "users", "volumeMounts", "service-tls"),
-        ),
-        (APART,),
-    ),
-    Item(
-        5,
-        "services apart are restarted patiently, and leave one at a time",
-        apart_checks.services_are_probed,
-        (
-            ("PodDisruptionBudget", "viewstamp-services"),
-            (*_APART_POD, "affinity"),
-            (*_APART_POD, "containers", "streams", "livenessProbe"),
-            (*_APART_POD, "containers", "users", "startupProbe", "failureThreshold"),
-        ),
-        (APART,),
-    ),
-    Item(
-        8,
-        "services apart have memory requested whole, and no limit of processor time",
-        manifest_checks.is_sized,
-        ((*_APART_POD, "containers", "streams", "resources", "limits"),),
-        (APART,),
-    ),
-    Item(
-        9,
-        "services apart do not run as root, and have no privilege or token",
-        manifest_checks.is_confined,
-        (
-            (*_APART_POD, "securityContext", "runAsNonRoot"),
-            (*_APART_POD, "automountServiceAccountToken"),
-            (*_APART_POD, "containers", "users", "securityContext", "readOnlyRootFilesystem"),
-        ),
-        (APART,),
-    ),
-    Item(
-        10,
-        "policies close pods of services, and name each flow to them",
-        apart_checks.names_all_flows_apart,
-        (
-            (_POLICY, "viewstamp-services"),
-            (_POLICY, "viewstamp-services", "spec", "ingress", 0, "from"),
-            (_POLICY, "viewstamp-to-services", "spec", "egress", 0, "to"),
-            (_POLICY, "viewstamp-services-metrics"),
-        ),
-        (APART,),
-    ),
-    Item(
-        10,
-        "policies close every pod in both directions, those of services, too",
-        manifest_checks.is_closed_by_default,
-        ((_POLICY, "viewstamp-services", "spec", "policyTypes", 1),),
-        (APART,),
-    ),
-    Item(
-        15,
-        "objects of services apart have the recommended labels",
-        manifest_checks.is_labelled,
-        (("StatefulSet", "viewstamp-services", "metadata", "labels"),),
-        (APART,),
-    ),
-    Item(
-        16,
-        "certificates name each coordinator and each service of each replica",
-        apart_checks.proves_services,
-        (
-            ("Certificate", "viewstamp-service-tls", "spec", "dnsNames", 4),
-            ("Certificate", "viewstamp-coordinator-tls", "spec", "dnsNames", 2),
-            ("Certificate", "viewstamp-coordinator-tls", "spec", "usages", 1),
-            ("Certificate", "viewstamp-service-tls", "spec", "renewBefore"),
-            ("Issuer", "viewstamp-service-authority"),
-        ),
-        (APART,),
-    ),
-)
 CHECKLIST: Final = (
-    *_APART,
+    *APART_CHECKLIST,
+    *GROWN_CHECKLIST,
+    *ARCHIVE_CHECKLIST,
     Item(
         1,
         "an odd number of replicas start in parallel and are replaced one by one",
         manifest_checks.rolls_pod_by_pod,
         tuple(
-            (*_SET, key)
+            (*SET, key)
             for key in ("serviceName", "podManagementPolicy", "updateStrategy", "replicas")
         ),
     ),
@@ -197,7 +58,7 @@ CHECKLIST: Final = (
         4,
         "no two replicas share a node, and zones are used evenly",
         manifest_checks.is_spread,
-        ((*_POD, "affinity"), (*_POD, "topologySpreadConstraints")),
+        ((*POD, "affinity"), (*POD, "topologySpreadConstraints")),
         _FULL,
     ),
     Item(
@@ -205,7 +66,7 @@ CHECKLIST: Final = (
         "probes leave time to recover, and liveness is patient and not readiness",
         manifest_checks.is_probed_patiently,
         tuple(
-            (*_COORDINATOR, probe, *rest)
+            (*COORDINATOR, probe, *rest)
             for probe in ("startupProbe", "livenessProbe", "readinessProbe")
             for rest in ((), ("failureThreshold",), ("grpc",))
             if (probe, rest) != ("startupProbe", ("grpc",))
@@ -215,16 +76,16 @@ CHECKLIST: Final = (
         6,
         "a pod that leaves has time to be forgotten, to hand over and to end calls",
         manifest_checks.leaves_in_order,
-        ((*_COORDINATOR, "lifecycle"), (*_POD, "terminationGracePeriodSeconds")),
+        ((*COORDINATOR, "lifecycle"), (*POD, "terminationGracePeriodSeconds")),
     ),
     Item(
         7,
         "data lies on claims that outlive the set",
         manifest_checks.keeps_volumes,
         (
-            (*_SET, "persistentVolumeClaimRetentionPolicy"),
-            (*_SET, "volumeClaimTemplates", 0),
-            (*_SET, "volumeClaimTemplates", 0, "spec", "accessModes"),
+            (*SET, "persistentVolumeClaimRetentionPolicy"),
+            (*SET, "volumeClaimTemplates", 0),
+            (*SET, "volumeClaimTemplates", 0, "spec", "accessModes"),
         ),
     ),
     Item(
@@ -232,8 +93,8 @@ CHECKLIST: Final = (
         "each copy of a snapshot has a volume of its own",
         manifest_checks.keeps_copies_apart,
         (
-            (*_SET, "volumeClaimTemplates", 1),
-            (*_COORDINATOR, "volumeMounts", "copy-1"),
+            (*SET, "volumeClaimTemplates", 1),
+            (*COORDINATOR, "volumeMounts", "copy-1"),
         ),
         ("production", REPLICATED),
     ),
@@ -242,9 +103,9 @@ CHECKLIST: Final = (
         "memory is requested whole, and processor time has no limit",
         manifest_checks.is_sized,
         (
-            (*_COORDINATOR, "resources", "limits"),
-            (*_COORDINATOR, "resources", "requests", "cpu"),
-            (*_POD, "initContainers", "streams", "resources", "limits"),
+            (*COORDINATOR, "resources", "limits"),
+            (*COORDINATOR, "resources", "requests", "cpu"),
+            (*POD, "initContainers", "streams", "resources", "limits"),
         ),
     ),
     Item(
@@ -268,23 +129,23 @@ CHECKLIST: Final = (
         "nothing runs as root, writes to its image, or has a privilege or a token",
         manifest_checks.is_confined,
         (
-            *((*_POD, "securityContext", key) for key in ("runAsNonRoot", "runAsUser", "fsGroup")),
-            (*_POD, "securityContext", "seccompProfile"),
-            (*_POD, "automountServiceAccountToken"),
-            (*_POD, "enableServiceLinks"),
+            *((*POD, "securityContext", key) for key in ("runAsNonRoot", "runAsUser", "fsGroup")),
+            (*POD, "securityContext", "seccompProfile"),
+            (*POD, "automountServiceAccountToken"),
+            (*POD, "enableServiceLinks"),
             ("ServiceAccount", "viewstamp", "automountServiceAccountToken"),
             *(
-                (*_COORDINATOR, "securityContext", key)
+                (*COORDINATOR, "securityContext", key)
                 for key in ("allowPrivilegeEscalation", "readOnlyRootFilesystem", "capabilities")
             ),
-            (*_POD, "initContainers", "consumer-groups", "securityContext"),
+            (*POD, "initContainers", "consumer-groups", "securityContext"),
         ),
     ),
     Item(
         10,
         "policies close every pod, in both directions",
         manifest_checks.is_closed_by_default,
-        ((_POLICY, "viewstamp"),),
+        ((POLICY, "viewstamp"),),
         LONE,
     ),
     Item(
@@ -292,10 +153,10 @@ CHECKLIST: Final = (
         "policies close every pod, in both directions, those of the jobs, too",
         manifest_checks.is_closed_by_default,
         (
-            (_POLICY, "viewstamp-archive"),
-            (_POLICY, "viewstamp-archive", "spec", "policyTypes", 1),
-            (_POLICY, "viewstamp-analysis"),
-            (_POLICY, "viewstamp-analysis", "spec", "policyTypes", 1),
+            (POLICY, "viewstamp-archive"),
+            (POLICY, "viewstamp-archive", "spec", "policyTypes", 1),
+            (POLICY, "viewstamp-analysis"),
+            (POLICY, "viewstamp-analysis", "spec", "policyTypes", 1),
         ),
         _FULL,
     ),
@@ -303,19 +164,19 @@ CHECKLIST: Final = (
         10,
         "policies name each flow",
         manifest_checks.names_its_flows,
-        ((_POLICY, "viewstamp", "spec", "ingress", 0),),
+        ((POLICY, "viewstamp", "spec", "ingress", 0),),
     ),
     Item(
         10,
         "policies name the flows between replicas, of the scraper and of the archive",
         manifest_checks.names_all_flows,
         (
-            (_POLICY, "viewstamp-peers"),
-            (_POLICY, "viewstamp-metrics"),
-            (_POLICY, "viewstamp-peers", "spec", "ingress", 0, "from"),
-            (_POLICY, "viewstamp-metrics", "spec", "ingress", 0, "from"),
-            (_POLICY, "viewstamp-archive", "spec", "egress", 0, "to"),
-            (_POLICY, "viewstamp-peers", "spec", "egress", 1),
+            (POLICY, "viewstamp-peers"),
+            (POLICY, "viewstamp-metrics"),
+            (POLICY, "viewstamp-peers", "spec", "ingress", 0, "from"),
+            (POLICY, "viewstamp-metrics", "spec", "ingress", 0, "from"),
+            (POLICY, "viewstamp-archive", "spec", "egress", 0, "to"),
+            (POLICY, "viewstamp-peers", "spec", "egress", 1),
         ),
         _FULL,
     ),
@@ -325,7 +186,7 @@ CHECKLIST: Final = (
         manifest_checks.is_scraped,
         (
             ("PodMonitor", "viewstamp", "spec", "podMetricsEndpoints", 2),
-            (*_POD, "initContainers", "users", "ports"),
+            (*POD, "initContainers", "users", "ports"),
         ),
         _FULL,
     ),
@@ -365,39 +226,39 @@ CHECKLIST: Final = (
         12,
         "a changed setting is rolled out, and every setting is used",
         manifest_checks.rolls_out_settings,
-        ((*_COORDINATOR, "env", "LOG_LEVEL"),),
+        ((*COORDINATOR, "env", "LOG_LEVEL"),),
     ),
     Item(
         12,
         "secrets are read-only files for the pod alone",
         manifest_checks.keeps_secrets_apart,
         (
-            (*_POD, "volumes", "cluster-key", "secret", "defaultMode"),
-            (*_COORDINATOR, "volumeMounts", "cluster-key", "readOnly"),
+            (*POD, "volumes", "cluster-key", "secret", "defaultMode"),
+            (*COORDINATOR, "volumeMounts", "cluster-key", "readOnly"),
         ),
     ),
     Item(
         13,
         "services are native sidecars, started before the coordinator, in order",
         manifest_checks.has_native_sidecars,
-        tuple((*_POD, "initContainers", name, "restartPolicy") for name in SIDECARS)
-        + tuple((*_POD, "initContainers", name, "startupProbe") for name in SIDECARS),
+        tuple((*POD, "initContainers", name, "restartPolicy") for name in SIDECARS)
+        + tuple((*POD, "initContainers", name, "startupProbe") for name in SIDECARS),
     ),
     Item(
         14,
         "a replica knows its number from its pod, and how many there are",
         manifest_checks.knows_who_it_is,
         (
-            (*_COORDINATOR, "env", "REPLICA_ID"),
-            (*_COORDINATOR, "args", "--replica-count"),
-            (*_COORDINATOR, "args", "--replica-id"),
+            (*COORDINATOR, "env", "REPLICA_ID"),
+            (*COORDINATOR, "args", "--replica-count"),
+            (*COORDINATOR, "args", "--replica-id"),
         ),
     ),
     Item(
         14,
         "replicas know their cluster and each other by name",
         manifest_checks.knows_its_cluster,
-        ((*_COORDINATOR, "args", "--peer=1"), (*_COORDINATOR, "args", "--cluster-id")),
+        ((*COORDINATOR, "args", "--peer=1"), (*COORDINATOR, "args", "--cluster-id")),
         _FULL,
     ),
     Item(

@@ -22,13 +22,21 @@ REPLICATED: Final = "replicated"
 OVERLAYS: Final = (*LONE, REPLICATED)
 # Its services are in pods of their own, so that what is said of sidecars does not hold for it.
 APART: Final = "apart"
+# Founded by three, with five pods by now.
+GROWN: Final = "grown"
+# Has no pods yet: jobs found it on an archive.
+RESTORING: Final = "restoring"
 SIDECARS: Final = tuple(name.replace("_", "-") for name in SERVICE_NAMES)
 # From this version on containers may sleep before they stop; native sidecars are older.
 KUBERNETES_MIN: Final = "1.30"
 NAMESPACE: Final = "viewstamp"
 CLUSTER_ID: Final = "ab" * 16
 # Values that the operator creates: (config map, key) -> value.
-CONFIG_MAPS: Final = {("viewstamp-cluster", "cluster-id"): CLUSTER_ID}
+CONFIG_MAPS: Final = {
+    ("viewstamp-cluster", "cluster-id"): CLUSTER_ID,
+    ("viewstamp-log-archive", "place"): "s3://bucket/cluster",
+    ("viewstamp-restore", "source"): "s3://bucket/lost",
+}
 SETTINGS: Final = "viewstamp-settings"
 # Resources of others, whose schemas are not Kubernetes'.
 FOREIGN_GROUPS: Final = frozenset({"cert-manager.io", "monitoring.coreos.com"})
@@ -65,6 +73,8 @@ def pod_templates(objects: dict[Key, Object]) -> Iterator[tuple[str, Object]]:
             yield name, found["spec"]["template"]
         elif kind == "CronJob":
             yield name, found["spec"]["jobTemplate"]["spec"]["template"]
+        elif kind == "Job":
+            yield name, found["spec"]["template"]
 
 
 def containers(objects: dict[Key, Object]) -> list[Object]:
@@ -95,11 +105,11 @@ def arguments(container: Object, replica: int) -> list[str]:
     }
     values = {}
     for variable in container.get("env", []):
-        source = variable["valueFrom"]
+        source = variable.get("valueFrom", {})
+        reference = source.get("configMapKeyRef", {"optional": True})
         if "fieldRef" in source:
             values[variable["name"]] = fields[source["fieldRef"]["fieldPath"]]
-        else:
-            reference = source["configMapKeyRef"]
+        elif not reference.get("optional", False):
             values[variable["name"]] = _config_maps()[reference["name"], reference["key"]]
     return [
         re.sub(r"\$\((\w+)\)", lambda found: values[found[1]], text) for text in container["args"]
@@ -110,7 +120,7 @@ def arguments(container: Object, replica: int) -> list[str]:
 def _config_maps() -> dict[tuple[str, str], str]:
     """Return the values of every overlay's settings, and of what the operator creates."""
     found = dict(CONFIG_MAPS)
-    for name in (*OVERLAYS, APART):
+    for name in (*OVERLAYS, APART, GROWN, RESTORING):
         config_map = settings(overlay(name))
         for key, value in config_map["data"].items():
             found[config_map["metadata"]["name"], key] = value

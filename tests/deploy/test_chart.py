@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from tests.deploy.api_server import serving
-from tests.deploy.pod import REPLICATED, ROOT, Object, overlay
+from tests.deploy.pod import GROWN, REPLICATED, ROOT, Object, overlay
 from tests.deploy.tools import CHART, charted, charted_objects, tool, values_of
 from tools.manifests.__main__ import differences, files
 from tools.manifests.features import FEATURES, Features, closed, variants
-from tools.manifests.kustomization import Objects, RenderError, run, variant
+from tools.manifests.kustomization import Objects, RenderError, objects_of, run, variant
 
 pytestmark = pytest.mark.deploy
 
@@ -80,6 +80,16 @@ def test_chart_renders_what_kustomize_does(chosen: Features) -> None:
             'schedule: "3 4 * * *"',
         ),
         (["archive.enabled=true", "archive.schedule=1 2 * * *"], 'schedule: "1 2 * * *"'),
+        (["members.enabled=true", "members.pods=7"], "replicas: 7"),
+        (["logArchive.enabled=true", "logArchive.port=9000"], "port: 9000"),
+        (
+            [
+                *("logArchive.enabled=true", "logArchiveVolume.enabled=true"),
+                "logArchiveVolume.accessMode=ReadWriteOnce",
+                "logArchiveVolume.size=3Gi",
+            ],
+            'storage: "3Gi"',
+        ),
         (
             ["tls.enabled=true", "certManager.enabled=true", "certManager.dnsNames={a.example}"],
             '- "a.example"',
@@ -113,7 +123,11 @@ def test_changed_setting_changes_the_pods() -> None:
         (["tsl.enabled=true"], "tsl"),
         (["settings.loglevel=debug"], "loglevel"),
         (["tls.enabled=perhaps"], "tls"),
-        (["peerTls.enabled=true"], "peerTls.enabled needs replicas: 3 or 5"),
+        (["peerTls.enabled=true"], "peerTls.enabled needs replicas: 3 or 5, or members"),
+        (["members.enabled=true", "members.pods=14"], "members/pods|members.pods"),
+        (["members.pods=3"], "members.pods needs members.enabled"),
+        (["logArchiveKey.enabled=true"], "logArchiveKey.enabled needs logArchive.enabled"),
+        (["restoreDryRun.enabled=true"], "restoreDryRun.enabled needs restore.enabled"),
         (["analytics.enabled=true"], "analytics.enabled needs archive.enabled"),
         (["certManagerServices.enabled=true"], "certManagerServices.enabled needs servicesApart"),
         (["certManager.enabled=true"], "certManager.enabled needs tls.enabled"),
@@ -153,6 +167,33 @@ def test_right_number_of_replicas_is_taken(tmp_path: Path, name: str | None, cou
     found = None if name is None else scaled_down(name)
     with serving(found, tmp_path) as kubeconfig:
         assert f"--replica-count={count}" in charted(f"replicas={count}", kubeconfig=kubeconfig)
+
+
+@pytest.mark.parametrize("pods", [1, 3, 5, 7, 13])
+def test_members_change_the_number_of_pods(tmp_path: Path, pods: int) -> None:
+    """Of a cluster whose members change, the founding number stays and the pods are as many as are
+    asked for; that they change is not taken back."""
+    founded = overlay(GROWN)["StatefulSet", "viewstamp"]
+    with serving(founded, tmp_path) as kubeconfig:
+        said = charted(
+            *("replicas=3", "members.enabled=true", f"members.pods={pods}"), kubeconfig=kubeconfig
+        )
+        found = objects_of(said)["StatefulSet", "viewstamp"]
+        with pytest.raises(RenderError, match=r"keep members\.enabled"):
+            charted("replicas=3", kubeconfig=kubeconfig)
+
+    (container,) = found["spec"]["template"]["spec"]["containers"]
+    assert found["spec"]["replicas"] == pods
+    assert {"--replica-count=3", "--join-as=$(POD_NAME).viewstamp-headless:7410"} <= set(
+        container["args"]
+    )
+
+
+def test_a_restore_has_no_pods(tmp_path: Path) -> None:
+    """While jobs restore, the set has no pods; without them it has as many as founded it."""
+    values = ("replicas=3", "restore.enabled=true")
+    assert charted_objects(*values)["StatefulSet", "viewstamp"]["spec"]["replicas"] == 0
+    assert charted_objects(values[0])["StatefulSet", "viewstamp"]["spec"]["replicas"] == 3
 
 
 def test_chart_is_tidy() -> None:

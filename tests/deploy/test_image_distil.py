@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,8 @@ from tools.image.distil import (
     settle,
     stanzas,
 )
+from tools.image.image_archive import ImageFile
+from tools.image.scan import refused_files
 
 LIBRARY = "/usr/lib/python3.11"
 SITE = "/opt/viewstamp/lib/python3.11/site-packages"
@@ -54,11 +57,37 @@ SITE = "/opt/viewstamp/lib/python3.11/site-packages"
         (f"{SITE}/pyspark/bin/spark-submit", False),
         ("/opt/viewstamp/bin/activate", True),
         ("/opt/viewstamp/bin/viewstamp", False),
+        (f"{SITE}/botocore/data/s3/2006-03-01/service-2.json.gz", False),
+        (f"{SITE}/botocore/data/sts", False),
+        (f"{SITE}/botocore/data/endpoints.json", False),
+        (f"{SITE}/botocore/data/s3control", True),
+        (f"{SITE}/botocore/data/ec2/2016-11-15/service-2.json.gz", True),
+        (f"{SITE}/botocore/data/sts/2011-06-15/examples-1.json", True),
+        (f"{SITE}/boto3/examples/cloudfront.rst", True),
+        (f"{SITE}/boto3/session.py", False),
     ],
 )
 def test_what_is_dropped(path: str, dropped: bool) -> None:
     """Manuals, package managers, headers and tests stay behind; licences and programs do not."""
     assert is_dropped(path) is dropped
+
+
+@pytest.mark.parametrize("library", ["boto3", "botocore", "s3transfer", "cryptography"])
+def test_libraries_of_archives_pass_the_rules(library: str) -> None:
+    """What an image gets of them has no rule against it, examples with keys for instance."""
+    found = [
+        (f"{SITE}/{file}", Path(str(file.locate())).read_bytes())
+        for file in metadata.files(library) or ()
+        if Path(str(file.locate())).is_file()
+    ]
+    files = [
+        ImageFile(path, "file", 0o644, 0, 0, len(content), content)
+        for path, content in found
+        if not is_dropped(path)
+    ]
+
+    assert len(files) > 5
+    assert list(refused_files("viewstamp", files)) == []
 
 
 def test_installed_packages_are_read() -> None:

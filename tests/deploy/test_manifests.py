@@ -284,6 +284,17 @@ def test_the_policy_of_replicas_watches_both_ways_to_change_them() -> None:
     assert rule["resources"] == ["statefulsets", "statefulsets/scale"]
     assert rule["operations"] == ["UPDATE"]
     assert binding == {"policyName": "viewstamp-replica-count", "validationActions": ["Deny"]}
+    # A founded cluster keeps its number, one whose members change loses one pod at a time, and that
+    # they change is never taken back.
+    first, second = policy["spec"]["validations"]
+    assert [each["name"] for each in policy["spec"]["variables"]] == [
+        *("before", "wanted", "changes", "stays", "possible")
+    ]
+    assert first["expression"] == (
+        "variables.wanted == variables.before || variables.wanted == 0 || variables.before == 0"
+        " || variables.possible"
+    )
+    assert second["expression"] == "!variables.changes || variables.stays"
     # Objects without a namespace: it would be an error to give them one.
     assert "namespace" not in policy["metadata"]
 

@@ -131,6 +131,11 @@ PROVOKED: Final = {
             {SNAPSHOT: "_x200 0x200", REVISION: "_x200 1+1x200"},
         ),
     ),
+    "ViewstampArchiveBehind": one("viewstamp_archive_lag_seconds", "301x40", "299x40"),
+    "ViewstampArchiveGap": one("viewstamp_archive_gaps", "1x70 2x30", "1x100", minute=80),
+    "ViewstampDamageStands": one(
+        "viewstamp_scrub_standing", "0x5 1x90", "1x50 0x5 1x50", ',part="record"', 80
+    ),
     "ViewstampSnapshotFailed": one(
         "viewstamp_snapshots_total", "0x5 1x40", "3x40", ',outcome="failed"'
     ),

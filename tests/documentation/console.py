@@ -52,7 +52,7 @@ READY: Final = "stop: Ctrl-C"
 READY_TIMEOUT_S: Final = 60
 POLL_S: Final = 0.05
 # Ports that the pages name, and how many follow each: another process may use them here.
-PORTS: Final = {7400: 3, 7500: 3, 7510: 3}
+PORTS: Final = {7400: 3, 7500: 3, 7510: 3, 7600: 2, 7610: 2}
 PORTS_FROM: Final = range(20_000, 30_000, 10)
 # Workers have neighbouring process ids. The next port of a neighbour must not be in a block that
 # one worker has chosen and does not listen on yet.

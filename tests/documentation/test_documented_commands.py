@@ -45,6 +45,8 @@ NOT_RUN: Final[dict[tuple[str, str], str]] = {
     ("benchmarks/README.md", "python -m benchmarks.commands >"): MINUTES,
     ("benchmarks/README.md", "python -m benchmarks.failover >"): MINUTES,
     ("benchmarks/README.md", "python -m benchmarks.snapshots >"): MINUTES,
+    ("benchmarks/README.md", "python -m benchmarks.size"): MINUTES,
+    ("benchmarks/README.md", "python -m benchmarks.state_forms"): MINUTES,
     ("benchmarks/README.md", "python -m benchmarks.analytics >"): MINUTES,
     ("benchmarks/README.md", "make benchmark-analytics"): MINUTES,
     ("benchmarks/README.md", "python -m benchmarks.watchers >"): MINUTES,
@@ -64,6 +66,8 @@ NOT_RUN: Final[dict[tuple[str, str], str]] = {
     ("docs/operations.md", "podman"): ENGINE,
     ("docs/operations.md", "ctr"): KUBERNETES,
     ("docs/operations.md", "kind"): KUBERNETES,
+    # tests/kubernetes/test_members.py gives these.
+    ("docs/kubernetes.md", ""): KUBERNETES,
 }
 
 
@@ -74,6 +78,7 @@ LONG: Final = [
     ("CONTRIBUTING.md", ""),
     ("docs/add-a-domain.md", ""),
     ("docs/analytics.md", ""),
+    ("docs/archive.md", ""),
     ("docs/brokers.md", ""),
     ("docs/client.md", ""),
     ("docs/command-line.md", ""),
@@ -253,7 +258,7 @@ def test_kubectl_refuses_what_no_overlay_has(
 
 def test_ports_are_replaced_at_once() -> None:
     """A port that was put in stays, even if it holds the digits of another port of the pages."""
-    free = {7400: 27500, 7500: 27530, 7510: 27400}
+    free = {7400: 27500, 7500: 27530, 7510: 27400, 7600: 27600, 7610: 27610}
     assert with_ports("localhost:7400 7501 7512", free) == "localhost:27500 27531 27402"
 
 

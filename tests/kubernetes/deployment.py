@@ -42,6 +42,25 @@ class Deployment:
         self._create_secrets()
         kubernetes.kubectl("apply", "--kustomize", str(OVERLAYS / overlay))
 
+    def apply(self, overlay: str) -> None:
+        """Apply another overlay. Raises KubernetesError."""
+        self.kubernetes.kubectl("apply", "--kustomize", str(OVERLAYS / overlay))
+
+    def configure(self, name: str, **values: str) -> None:
+        """Write a ConfigMap, in place of an earlier one. Raises KubernetesError."""
+        document = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": name, "namespace": NAMESPACE},
+            "data": values,
+        }
+        self.kubernetes.apply(json.dumps(document))
+
+    def have_pods(self, count: int) -> None:
+        """Change the number of pods as an overlay does. Raises KubernetesError."""
+        patch = json.dumps({"spec": {"replicas": count}})
+        self.kubectl("patch", STATEFUL_SET, "--type=merge", f"--patch={patch}")
+
     def kubectl(self, *words: str, timeout_s: float = ROLLOUT_TIMEOUT_S) -> str:
         """Run kubectl in the namespace. Raises KubernetesError if it fails."""
         return self.kubernetes.kubectl("--namespace", NAMESPACE, *words, timeout_s=timeout_s)

@@ -14,6 +14,7 @@ import pytest
 from past.founding.__main__ import main
 from testkit.journal_builders import append_unchecked, chain, create, filled, place
 from testkit.memory_storage import MemoryStorage
+from tests.past.founding_questions import question
 from tests.past.test_restored_cluster import CLUSTER_ID, restored, state_of_history
 from tests.viewstamp.journals.dumped_journals import LONE, dump
 from viewstamp.api.log.v1 import log_pb2
@@ -32,25 +33,11 @@ def program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Program:
     """The program, in this process; it is asked for one replica in a new directory."""
 
     def run(source: Path, **changed: Any) -> dict[str, Any]:
-        asked = {
-            "source": str(source),
-            "copies": [],
-            "generation": 0,
-            "archive": None,
-            "to_revision": None,
-            "to_time_us": None,
-            "accept_gaps": False,
-            "into": str(tmp_path / "new"),
-            "replicas": 1,
-            "only_replica": None,
-            "cluster_id": "ab" * 16,
-            "dry_run": False,
-            **changed,
-        }
-        is_done = main([json.dumps(asked)]) == 0
+        asked = question(source, tmp_path / "new", **changed)
+        is_done = main([asked]) == 0
         last: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
         assert is_done == ("report" in last)
-        assert (tmp_path / "new").exists() == (is_done and not asked["dry_run"])
+        assert (tmp_path / "new").exists() == (is_done and not changed.get("dry_run"))
         return last
 
     return run

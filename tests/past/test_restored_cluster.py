@@ -8,13 +8,17 @@ from typing import Any, Final
 
 import pytest
 
+from coordinator.mux.catalog_types import BeginEpoch, EpochMember
 from coordinator.mux.stage import SERVICE_STAGES, Stage
+from coordinator.mux.types import BEGIN_EPOCH_CODE
 from coordinator.replica.data_directory import DirectoryOptions, open_replica
+from coordinator.stages.catalog_codec import begin_epoch_request
 from past.founding.directories import (
     NewCluster,
     WrittenCluster,
     check_and_name,
     check_target,
+    check_targets,
     write_cluster,
 )
 from past.founding.endings import end_and_cut
@@ -25,6 +29,10 @@ from past.state import PastState
 from tests.past.past_histories import history, sealed
 from viewstamp.api.brokers.v1.brokers_pb2 import BrokerEntity
 from viewstamp.api.consumer_groups.v1.consumer_groups_pb2 import ConsumerGroupEntity
+from viewstamp.api.log.v1 import log_pb2
+from viewstamp.format.prepare import SealedPrepare, seal
+from viewstamp.framing import frame
+from viewstamp.limits import GATEWAY_SESSION_ID, SYSTEM_USER_ID
 from viewstamp.machine.freezing import Entity
 
 CLUSTER_ID: Final = b"a new cluster id"
@@ -152,6 +160,27 @@ def test_a_restore_that_was_cut_short_is_begun_anew(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["new"]
 
 
+def test_copies_of_snapshots_lie_where_a_replica_keeps_them(tmp_path: Path) -> None:
+    """With directories of their own all three are written there, also behind a restore that was cut
+    short, and a replica restarts from them. One that holds anything is refused."""
+    state = state_of_history(6)
+    ended = end_and_cut(state, CLUSTER_ID)
+    copies = tuple(tmp_path / f"volume-{n}" / "copy" for n in range(3))
+    target = NewCluster(tmp_path / "new", 1, CLUSTER_ID, copies=copies)
+    write_cluster(target, state, ended, quiet)
+    assert not [path for path in (target.path, *copies) if path.exists()]
+    check_and_name(write_cluster(target, state, ended, quiet), quiet)
+
+    assert not (target.path / "snapshots").exists()
+    files = open_replica(DirectoryOptions(target.path, 0, 1, CLUSTER_ID, snapshots=copies))
+    assert files.base is not None
+    files.close()
+    assert [sorted(path.parent.iterdir()) for path in copies] == [[path] for path in copies]
+    again = NewCluster(tmp_path / "other", 1, CLUSTER_ID, copies=copies)
+    with pytest.raises(TargetNotEmpty, match="volume-0/copy exists"):
+        check_targets(again)
+
+
 @pytest.mark.parametrize("kind", ["file", "filled", "link"])
 def test_nothing_is_overwritten(kind: str, tmp_path: Path) -> None:
     """A target that holds anything is refused before anything is read."""
@@ -172,3 +201,42 @@ def test_a_target_is_apart_from_its_source(tmp_path: Path) -> None:
         with pytest.raises(TargetNotEmpty, match="are not apart"):
             check_target(tmp_path / "new", [tmp_path / source])
     check_target(tmp_path / "new", [tmp_path / "newer"])
+
+
+def test_members_of_the_lost_cluster_are_forgotten(tmp_path: Path) -> None:
+    """Whatever replicas the lost cluster had, the new one is founded by those it is made for, and
+    starts in the first epoch."""
+    state = state_of_history(1)
+    members = BeginEpoch(2**48, (EpochMember(7, "gone:1", b"d" * 16),), (), 8)
+    state.apply(change_of(state, members))
+    assert state.has_members()
+    restored(state, tmp_path / "new", 3)
+    found = read_back(tmp_path / "new" / "replica-0")
+    assert not found.state.has_members()
+    files = open_replica(DirectoryOptions(tmp_path / "new" / "replica-0", 0, 3))
+    assert files.superblock.state.members is None
+    files.close()
+
+
+def change_of(state: PastState, members: BeginEpoch) -> SealedPrepare:
+    """Return the entry by which a primary ends the epoch behind a state."""
+    span = log_pb2.LoggedSpan(
+        code=BEGIN_EPOCH_CODE,
+        count=1,
+        items=frame(begin_epoch_request(members)),
+        user_id=SYSTEM_USER_ID,
+    )
+    logged = log_pb2.LoggedRequest(session_id=GATEWAY_SESSION_ID, spans=[span])
+    return seal(
+        parent=state.checksum,
+        cluster_id=CLUSTER_ID,
+        view=0,
+        op=state.op + 1,
+        commit=state.op,
+        first_revision=state.next_revision,
+        command_count=1,
+        feature_level=state.feature_level,
+        timestamp=state.timestamp_us + 1,
+        body=frame(logged.SerializeToString(deterministic=True)),
+        ends_epoch=True,
+    )

@@ -78,7 +78,7 @@ def flip(path: Path, offset: int) -> None:
         (("--cluster-id", "zz"), r"--cluster-id is 'zz': it has 32 hex digits"),
         (("--replica-id", "1"), r"--replica-id is 1: it counts from 0"),
         (("--replica-count", "3"), r"--peer-listen is missing: 3 replicas must be reachable"),
-        (("--peer-listen", "127.0.0.1:0"), r"need --replica-count of at least 2"),
+        (("--peer=1=127.0.0.1:1",), r"need --replica-count of at least 2"),
         ((*OF_THREE, "--peer=1=127.0.0.1:7411"), r"\[1\]: give each of \[1, 2\] once"),
         ((*OF_THREE, "--peer=0=127.0.0.1:7410"), r"\[0\]: give each of \[1, 2\] once"),
         ((*OF_THREE, "--peer=x=127.0.0.1:7411"), r"write ID=HOST:PORT"),

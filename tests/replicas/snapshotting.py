@@ -66,10 +66,10 @@ async def several_generations(made: ReplicasTrial, count: int = TRUNCATING) -> N
         await snapshot(made.admin)
 
 
-async def many_topics(client: Client) -> None:
+async def many_topics(client: Client, requests: int = TOPIC_REQUESTS) -> None:
     """Make the state so large that its compressed layers take several messages."""
     chosen = random.Random(1)
-    for number in range(TOPIC_REQUESTS):
+    for number in range(requests):
         stream = f"{MANY}-{number}"
         await client.streams.create(stream)
         names = (urlsafe_b64encode(chosen.randbytes(NAME_BYTES)).decode() for _ in range(TOPICS))

@@ -83,7 +83,7 @@ def test_each_broken_promise_is_found(tmp_path: Path, given: dict[str, Any], say
     assert says in faults(tmp_path, **given)
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 def test_nothing_is_lost_when_a_broker_and_the_primary_die() -> None:
     """Brokers and consumers keep every promise while both are killed, and the broker comes back."""
     done = subprocess.run(

@@ -29,7 +29,11 @@ pytestmark = pytest.mark.long
 OPERATIONS = 150
 
 
-@pytest.mark.parametrize("transports", [(WIRE,), (GRPCIO,), (GRPCIO, WIRE, WIRE)], ids="-".join)
+@pytest.mark.parametrize(
+    "transports",
+    [(WIRE,), pytest.param((GRPCIO,), marks=pytest.mark.exhaustive), (GRPCIO, WIRE, WIRE)],
+    ids="-".join,
+)
 async def test_the_primary_is_killed_again_and_again(
     tmp_path: Path, transports: tuple[str, ...]
 ) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 import urllib.request
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -32,7 +32,7 @@ DECLARED: Final = re.compile(r"^# TYPE (\w+) ", re.MULTILINE)
 
 @asynccontextmanager
 async def working(directory: Path) -> AsyncIterator[LocalReplicas]:
-    """Run replicas whose every process serves a page and traces every command, under load."""
+    """Run replicas with an archive; each process serves a page and traces every command."""
     telemetry = TelemetrySettings(directory / "telemetry", 1.0, metrics_listen="127.0.0.1:0")
     replicas = LocalReplicas(
         directory / "data",
@@ -40,6 +40,7 @@ async def working(directory: Path) -> AsyncIterator[LocalReplicas]:
         "127.0.0.1:0",
         telemetry=telemetry,
         service_arguments=["--metrics-listen=127.0.0.1:0"],
+        coordinator_arguments=[f"--archive-to={directory / 'archive'}", "--archive-piece-ms=0"],
     )
     async with replicas:
         password = replicas.root_password_path.read_text().strip()
@@ -103,11 +104,21 @@ async def until_written(directory: Path, wanted: set[str]) -> None:
             await asyncio.sleep(0.2)
 
 
+async def until_archived(addresses: Iterable[str]) -> None:
+    """Wait until the primary's page says how far the archive is."""
+    async with asyncio.timeout(SETTLE_TIMEOUT_S):
+        while True:
+            if any("viewstamp_archive_op " in fetched(address) for address in addresses):
+                return
+            await asyncio.sleep(0.2)
+
+
 async def test_pages_of_a_working_cluster(tmp_path: Path) -> None:
     """Promtool objects to no page, the pages have what is documented, exemplars lead to traces."""
     async with working(tmp_path) as replicas:
         addresses = pages(replicas)
         assert len(addresses) == REPLICAS * 4
+        await until_archived(addresses.values())
         texts = {name: fetched(address) for name, address in addresses.items()}
         for name, text in texts.items():
             judged = promtool("check", "metrics", text=text)

@@ -12,7 +12,7 @@ import grpc.aio
 import pytest
 
 from coordinator.app.members import TRANSFER_FOLDER
-from coordinator.snapshot.transfer import PARTIAL_SUFFIX
+from coordinator.snapshot.layer_parts import PARTIAL_SUFFIX
 from testkit.links import behind_proxies
 from tests.replicas.snapshotting import (
     ARGUMENTS,
@@ -196,6 +196,7 @@ async def test_a_lost_disk_is_made_good_by_the_others(tmp_path: Path) -> None:
             await made.until_answered(OPERATIONS)
 
 
+@pytest.mark.exhaustive
 async def test_a_transfer_that_is_killed_goes_on(tmp_path: Path) -> None:
     """A restart keeps the bytes that had come before, and fetches only the rest."""
     async with (

@@ -23,6 +23,7 @@ ARROWS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
             "stages": "base mux",
             "snapshot": "storage base vsr mux stages",
             "replica": "storage base vsr mux journal stages snapshot",
+            "scrub": "storage journal snapshot",
             "telemetry": "base mux snapshot replica",
             "history": "mux snapshot replica",
             "peers": "base vsr mux stages snapshot",
@@ -30,7 +31,7 @@ ARROWS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
             "console": "base gateway",
             "app": (
                 "storage base vsr mux journal stages snapshot replica telemetry history peers"
-                " gateway console"
+                " gateway console scrub"
             ),
             "__main__": "app",
         }.items()

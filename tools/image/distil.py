@@ -65,6 +65,10 @@ DROPPED: Final = (
     r".*/site-packages/pyarrow/(include|src)/.*",
     r".*/site-packages/pyspark/(examples|data|sbin|licenses)/.*",
     r".*/site-packages/pyspark/bin/.*\.cmd",
+    # Of Amazon's services an archive asks S3, and roles the others. Examples have keys in them.
+    r".*/site-packages/botocore/data/(?!(?:s3|sts|sso|sso-oidc|signin)(?:/|$))[^/.]+(/.*)?",
+    r".*/site-packages/botocore/data/.*/examples-\d+\.json",
+    r".*/site-packages/boto3/examples(/.*)?",
     r".*/[^/]*\.(pyc|cmd|bat)",
 )
 # What the installation of packages made, and no package lists.

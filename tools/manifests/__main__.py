@@ -28,8 +28,10 @@ RENDERED: Final = (
     "overlays/production",
     "overlays/replicated",
     "overlays/apart",
+    "overlays/grown",
+    "overlays/restoring",
 )
-SOURCES: Final = ("base", "components", "monitoring", "namespace", "overlays")
+SOURCES: Final = ("base", "components", "monitoring", "namespace", "overlays", "restore")
 SUMS: Final = Path("rendered", "sources.sha256")
 # Prometheus' own rules, and the custom resource that has them, which is rendered like a source.
 ALERTS: Final = Path("monitoring", "alerts.yaml")

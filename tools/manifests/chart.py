@@ -18,11 +18,15 @@ from tools.manifests.values import with_values
 
 HEADER: Final = "# Made from deploy/ by `make manifests`; never edited.\n"
 REPLICA_COUNTS: Final = (1, 3, 5)
+# 7 replicas with a vote, and 6 standbys.
+PODS_MAX: Final = 13
 # What the values of a chart are for, by the first part of their path.
 _COMMENTS: Final[Mapping[str, str]] = {
     "image": "The image of all containers but the analysis; a digest is taken instead of the tag.",
     "replicas": "1, 3 or 5: fixed when the cluster is bootstrapped. 3 and 5 need the ConfigMap"
     " viewstamp-cluster.",
+    "members": "Members come and go by `viewstamp replica`: pods is how many there are (0: as many"
+    " as replicas). Needs the ConfigMap viewstamp-cluster; never switch it off again.",
     "settings": "What may change while the cluster lives; a change is rolled out pod by pod.",
     "storage": "The volume of each replica, and the class of all volumes (empty: the default one).",
     "resources": "Of each container. Memory is requested whole, processor time has no limit.",
@@ -39,6 +43,13 @@ _COMMENTS: Final[Mapping[str, str]] = {
     "prometheusOperator": "PodMonitor and PrometheusRule.",
     "dashboard": "A dashboard for Grafana's sidecar.",
     "traces": "Where traces are sent, and the namespace of the collector.",
+    "logArchive": "Ships the log and snapshots to an archive: needs the ConfigMap and the Secret"
+    " viewstamp-log-archive. port is the store's.",
+    "logArchiveVolume": "The archive is a directory of a volume, which all replicas write to.",
+    "logArchiveKey": "Encrypts the archive: needs the Secret viewstamp-log-archive-key.",
+    "restore": "Founds a new cluster by jobs, while there are no pods: needs the ConfigMap"
+    " viewstamp-restore. Switch it off once they are complete.",
+    "restoreDryRun": "The jobs only say what would be restored.",
     "archive": "A daily download of the newest snapshot: needs the Secret viewstamp-archive.",
     "analytics": "A nightly analysis of the archive, by an image of its own.",
     "analyticsTraces": "The analysis reads traces, too: needs the claim viewstamp-traces.",
@@ -51,11 +62,17 @@ _SAME_COUNT: Final = """\
 {{- $count := printf "--replica-count=%d" (int .Values.replicas) }}
 {{- with lookup "apps/v1" "StatefulSet" .Release.Namespace "viewstamp" }}
 {{- range (index .spec.template.spec.containers 0).args }}
+{{- if and (hasPrefix "--join-as=" .) (not $.Values.members.enabled) }}
+{{- fail "members of the cluster here may have changed: keep members.enabled" }}
+{{- end }}
 {{- if and (hasPrefix "--replica-count=" .) (ne . $count) }}
 {{- fail (printf "replicas is %d, and the cluster here was created with %s: it cannot change"\
  (int $.Values.replicas) (trimPrefix "--replica-count=" .)) }}
 {{- end }}
 {{- end }}
+{{- end }}
+{{- if and .Values.members.pods (not .Values.members.enabled) }}
+{{- fail "members.pods needs members.enabled: without it there are as many pods as replicas" }}
 {{- end }}
 """
 
@@ -108,7 +125,9 @@ def _requirements() -> str:
 
 
 def _shown(name: str) -> str:
-    return {"several": "replicas: 3 or 5", "five": "replicas: 5"}.get(name, f"{name}.enabled")
+    return {"several": "replicas: 3 or 5, or members", "five": "replicas: 5"}.get(
+        name, f"{name}.enabled"
+    )
 
 
 def _values(defaults: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,6 +155,8 @@ def _schema(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the JSON schema that refuses a misspelt name and a value of another type."""
     schema = _schema_of(values)
     schema["properties"]["replicas"] = {"enum": list(REPLICA_COUNTS)}
+    pods = {"type": "integer", "minimum": 0, "maximum": PODS_MAX}
+    schema["properties"]["members"]["properties"]["pods"] = pods
     schema["properties"]["resources"] = _open({name: _open({}) for name in values["resources"]})
     schema["properties"]["pod"]["properties"]["nodeSelector"] = _open({})
     # Helm itself puts this in, for charts that others include.

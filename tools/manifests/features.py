@@ -21,7 +21,8 @@ class Feature:
 
 FEATURES: Final[Mapping[str, Feature]] = MappingProxyType(
     {
-        "several": Feature("(gt (int .Values.replicas) 1)"),
+        # Members that come need what several replicas need of each other.
+        "several": Feature("(or (gt (int .Values.replicas) 1) .Values.members.enabled)"),
         "five": Feature("(eq (int .Values.replicas) 5)", ("several",)),
         "snapshotCopies": Feature(".Values.snapshotCopies.enabled"),
         "tls": Feature(".Values.tls.enabled"),
@@ -34,6 +35,12 @@ FEATURES: Final[Mapping[str, Feature]] = MappingProxyType(
         "certManager": Feature(".Values.certManager.enabled", ("tls",)),
         "certManagerPeers": Feature(".Values.certManagerPeers.enabled", ("peerTls",)),
         "certManagerServices": Feature(".Values.certManagerServices.enabled", ("servicesApart",)),
+        "members": Feature(".Values.members.enabled", ("several",)),
+        "logArchive": Feature(".Values.logArchive.enabled"),
+        "logArchiveVolume": Feature(".Values.logArchiveVolume.enabled", ("logArchive",)),
+        "logArchiveKey": Feature(".Values.logArchiveKey.enabled", ("logArchive",)),
+        "restore": Feature(".Values.restore.enabled"),
+        "restoreDryRun": Feature(".Values.restoreDryRun.enabled", ("restore",)),
         "archive": Feature(".Values.archive.enabled"),
         "analytics": Feature(".Values.analytics.enabled", ("archive",)),
         "analyticsTraces": Feature(".Values.analyticsTraces.enabled", ("analytics",)),
@@ -58,6 +65,20 @@ COMPONENTS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "cert-manager": ("certManager",),
         "cert-manager-peers": ("certManagerPeers",),
         "cert-manager-services": ("certManagerServices",),
+        "members": ("members",),
+        "log-archive": ("logArchive",),
+        "log-archive-volume": ("logArchiveVolume",),
+        "log-archive-key": ("logArchiveKey",),
+        "restore": ("restore",),
+        "restore-three": ("restore", "several"),
+        "restore-five": ("restore", "five"),
+        "restore-copies": ("restore", "snapshotCopies"),
+        "restore-copies-three": ("restore", "several", "snapshotCopies"),
+        "restore-copies-five": ("restore", "five", "snapshotCopies"),
+        "restore-volume": ("restore", "logArchiveVolume"),
+        "restore-key": ("restore", "logArchiveKey"),
+        "restore-snapshots": ("restore", "archive"),
+        "restore-dry-run": ("restoreDryRun",),
         "archive": ("archive",),
         "archive-tls": ("archive", "tls"),
         "analytics": ("analytics",),
@@ -86,7 +107,7 @@ def variants() -> list[Features]:
     """Return the combinations that the chart's templates are made of.
 
     They are none, each, every two, all, and all but one: conditions that fit them are conditions of
-    at most two features. Tests compare other combinations.
+    few features. Tests compare other combinations.
     """
     names = list(FEATURES)
     chosen = [(), *((name,) for name in names), *combinations(names, 2), tuple(names)]

@@ -1,8 +1,8 @@
 """Makes one tree of several variants of a document, whose parts say under which features they are.
 
 A variant is a set of features, and what is rendered with them. Mappings are merged by key, lists by
-the names of their items, or by the items themselves. Whatever cannot be said by a condition of at
-most two features, or has no common order, is an error: nothing is guessed.
+the names of their items, or by the items themselves. Whatever cannot be said by a condition of two
+features, or of three that are on, or has no common order, is an error: nothing is guessed.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def _common_order(orders: Sequence[Sequence[str]], what: str) -> list[str]:
 def condition_of(having: Iterable[Features], among: Iterable[Features]) -> str | None:
     """Return what holds for the first variants and for no other; None if those are all.
 
-    Raises MergeError if no condition of at most two features does that.
+    Raises MergeError if no condition of two features does that, or of three that are on.
     """
     wanted, everything = set(having), list(among)
     if len(wanted) == len(everything):
@@ -159,6 +159,10 @@ def _either(one: Test, other: Test, chosen: Features) -> bool:
     return one(chosen) or other(chosen)
 
 
+def _all(tests: Sequence[Test], chosen: Features) -> bool:
+    return all(holds(chosen) for holds in tests)
+
+
 def _conditions() -> Iterable[tuple[str, Test]]:
     """Yield conditions, the simplest first, and what they test."""
     literals: list[tuple[str, Test]] = [
@@ -170,6 +174,11 @@ def _conditions() -> Iterable[tuple[str, Test]]:
     for word, joined in (("and", _both), ("or", _either)):
         for (one, holds), (other, other_holds) in combinations(literals, 2):
             yield f"({word} {one} {other})", partial(joined, holds, other_holds)
+    # What a restore needs for several replicas depends on a third feature. None of it is negative.
+    plain = literals[: len(FEATURES)]
+    for chosen in combinations(plain, 3):
+        text = " ".join(name for name, _ in chosen)
+        yield f"(and {text})", partial(_all, tuple(holds for _, holds in chosen))
 
 
 _CONDITIONS: Final = tuple(_conditions())

@@ -20,6 +20,11 @@ SETTINGS: Final = "viewstamp-settings"
 _IMAGES: Final = {"viewstamp": "image", "viewstamp-analytics": "analytics.image"}
 _NAMESPACE: Final = Expression("{{ .Release.Namespace }}")
 _CHECKSUM: Final = Expression("{{ toJson .Values.settings | sha256sum }}")
+_PODS: Final = Expression(
+    "{{ if .Values.restore.enabled }}0{{ else }}"
+    "{{ int (.Values.members.pods | default .Values.replicas) }}{{ end }}"
+)
+_FOUNDING: Final = Expression('"--replica-count={{ int .Values.replicas }}"')
 _STORAGE_CLASS: Final = Lines(
     "{{- with .Values.storage.className }}\nstorageClassName: {{ quote . }}\n{{- end }}"
 )
@@ -101,6 +106,18 @@ def _set_settings(found: dict[str, Any], defaults: Defaults) -> None:
         found["data"][key] = Expression(f"{{{{ {number}.Values.{path} | quote }}}}")
 
 
+def _set_count(found: dict[str, Any], defaults: Defaults) -> None:
+    """Have as many pods as there are members, or as many as the cluster was founded with."""
+    defaults["members.pods"] = 0
+    found["spec"]["replicas"] = _PODS
+
+
+def _set_founding(found: dict[str, Any], defaults: Defaults) -> None:
+    (container,) = found["spec"]["template"]["spec"]["containers"]
+    assert container["args"][0].startswith("--replica-count="), container["args"][0]
+    container["args"][0] = _FOUNDING
+
+
 def _set_checksum(found: dict[str, Any], defaults: Defaults) -> None:
     found["spec"]["template"]["metadata"]["annotations"]["checksum/settings"] = _CHECKSUM
 
@@ -152,6 +169,24 @@ def _set_size(feature: str, found: dict[str, Any], defaults: Defaults) -> None:
     _set_claim(found, f"{feature}.size", defaults)
 
 
+def _set_access(found: dict[str, Any], defaults: Defaults) -> None:
+    _set_claim(found, "logArchiveVolume.size", defaults)
+    (defaults["logArchiveVolume.accessMode"],) = found["spec"]["accessModes"]
+    found["spec"]["accessModes"] = [_value("logArchiveVolume.accessMode")]
+
+
+def _set_store(found: dict[str, Any], defaults: Defaults) -> None:
+    (port,) = found["spec"]["egress"][0]["ports"]
+    defaults["logArchive.port"] = port["port"]
+    port["port"] = Expression("{{ int .Values.logArchive.port }}")
+
+
+def _set_founders(found: dict[str, Any], defaults: Defaults) -> None:
+    (container,) = found["spec"]["template"]["spec"]["containers"]
+    assert container["args"][3].startswith("--replicas="), container["args"][3]
+    container["args"][3] = Expression('"--replicas={{ int .Values.replicas }}"')
+
+
 def _set_names(found: dict[str, Any], defaults: Defaults) -> None:
     names = found["spec"]["dnsNames"]
     for number, name in enumerate(names):
@@ -163,8 +198,10 @@ def _set_names(found: dict[str, Any], defaults: Defaults) -> None:
 
 _BY_OBJECT: Final[dict[tuple[str, str], tuple[Callable[[dict[str, Any], Defaults], None], ...]]] = {
     ("ConfigMap", SETTINGS): (_set_settings,),
-    ("StatefulSet", "viewstamp"): (_set_checksum, _set_claims, _set_endpoint),
-    ("StatefulSet", "viewstamp-services"): (_set_checksum, _set_endpoint),
+    ("StatefulSet", "viewstamp"): (
+        *(_set_count, _set_checksum, _set_claims, _set_endpoint, _set_founding),
+    ),
+    ("StatefulSet", "viewstamp-services"): (_set_count, _set_checksum, _set_endpoint),
     ("NetworkPolicy", "viewstamp-metrics"): (_set_scraper,),
     ("NetworkPolicy", "viewstamp-services-metrics"): (_set_scraper,),
     ("NetworkPolicy", "viewstamp-traces"): (_set_collector,),
@@ -174,4 +211,19 @@ _BY_OBJECT: Final[dict[tuple[str, str], tuple[Callable[[dict[str, Any], Defaults
     ("CronJob", "viewstamp-archive"): (partial(_set_schedule, "archive"),),
     ("CronJob", "viewstamp-analysis"): (partial(_set_schedule, "analytics"),),
     ("Certificate", "viewstamp-tls"): (_set_names,),
+    ("PersistentVolumeClaim", "viewstamp-log-archive"): (_set_access,),
+    ("NetworkPolicy", "viewstamp-log-archive"): (_set_store,),
+    ("NetworkPolicy", "viewstamp-restore"): (_set_store,),
+    **{("Job", f"viewstamp-restore-{pod}"): (_set_founders,) for pod in range(5)},
+    **{
+        ("PersistentVolumeClaim", f"data-viewstamp-{pod}"): (partial(_set_size, "storage"),)
+        for pod in range(5)
+    },
+    **{
+        ("PersistentVolumeClaim", f"copy-{copy}-viewstamp-{pod}"): (
+            partial(_set_size, "snapshotCopies"),
+        )
+        for copy in (1, 2)
+        for pod in range(5)
+    },
 }

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from viewstamp import limits
+from viewstamp import limits, past_limits
 from viewstamp.cli.blame_words import COLUMNS, row_of
 from viewstamp.cli.calls import run
 from viewstamp.cli.canonical import PlaceCommand
@@ -177,7 +177,7 @@ async def _read(
         part=blamed.part,
         partition=blamed.partition,
         from_revision=from_revision,
-        page_size=min(limit, limits.BLAME_PAGE_MAX),
+        page_size=min(limit, past_limits.BLAME_PAGE_MAX),
     ):
         found += map(_values, page.changes)
         if len(found) >= limit:

@@ -25,6 +25,8 @@ NAMING_COMMANDS: Final = frozenset(
         "group get",
         "group list",
         "group list-all",
+        "replica add",
+        "replica list",
         "session list",
         "snapshot create",
         "snapshot list",

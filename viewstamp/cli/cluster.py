@@ -10,6 +10,7 @@ from viewstamp.cli.calls import ask_here, run
 from viewstamp.cli.options import DryRun, Yes, confirm
 from viewstamp.cli.output import fits_terminal, plain, print_table, printed
 from viewstamp.cli.settings import EXIT_USAGE, Settings, fail, settings_of
+from viewstamp.views import view_words
 
 if TYPE_CHECKING:
     from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
@@ -22,7 +23,7 @@ LINK_COLUMNS = ("replica_id", "link", "address")
 REPLICA_COLUMNS = (*STATE_COLUMNS, *LINK_COLUMNS[1:])
 WIDE_REPLICA_COLUMNS = (
     *("replica_id", "role", "status", "view", "op", "commit", "applied", "lag", "generation"),
-    *("address", "heard_ms", "link", "feature_level_max", "unfit"),
+    *("address", "peer_address", "heard_ms", "link", "feature_level_max", "unfit"),
 )
 SERVICE_COLUMNS = ("stage", "connected", "settled_revision", "item_log_bytes", "restarts")
 ALARM_COLUMNS = ("kind", "message", "since")
@@ -182,10 +183,12 @@ def _print_replicas(replicas: list[dict[str, Any]], *, wide: bool) -> None:
 
 def _show_status(found: cluster_pb2.GetStatusResponse, *, digests: bool, wide: bool) -> None:
     values = plain(found)
-    typer.echo(f"cluster {found.cluster}   primary {found.primary}   view {found.header.view}")
+    typer.echo(
+        f"cluster {found.cluster}   primary {found.primary}   view {view_words(found.header.view)}"
+    )
     typer.echo(
         f"revision {found.header.revision}   sessions {found.sessions}   "
-        f"feature level {found.feature_level}"
+        f"feature level {found.feature_level}   epoch {found.epoch}"
     )
     if found.description:
         typer.echo(f"{found.description}   (set at revision {found.description_revision})")

@@ -71,7 +71,12 @@ PLACES: Final = {
     "restore": CommandPlace(
         "restore_command",
         "restore",
-        "Found a new cluster from a snapshot, or from one replica of a lost cluster.",
+        "Found a new cluster from an archive, a snapshot, or one replica of a lost cluster.",
+    ),
+    "archive": CommandPlace(
+        "archive_command",
+        GROUP,
+        "Ship the log and the snapshots of a replica to an archive, and look into one.",
     ),
     "analyze": CommandPlace(
         "analyze",
@@ -95,6 +100,11 @@ PLACES: Final = {
         "Manage snapshots: all state at one revision, on a cluster or on disk.",
     ),
     "cluster": CommandPlace("cluster", GROUP, "Inspect and manage the replicas of a cluster."),
+    "replica": CommandPlace(
+        "membership_commands",
+        GROUP,
+        "List, add, promote and remove the replicas of a running cluster.",
+    ),
     "plan": CommandPlace("topology", "plan", "Show what `apply` would change, and change nothing."),
     "apply": CommandPlace(
         "topology",

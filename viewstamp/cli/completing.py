@@ -70,6 +70,11 @@ def complete_generation(context: typer.Context) -> list[str]:
     return _looked_up(context, _of_snapshots)
 
 
+def complete_replica(context: typer.Context) -> list[str]:
+    """Return the ids of replicas."""
+    return _looked_up(context, _of_replicas)
+
+
 def complete_context() -> list[str]:
     """Return names of contexts."""
     from viewstamp.cli.contexts import ContextStore
@@ -173,6 +178,12 @@ def _of_snapshots() -> Lookup:
 
     request = api.ListSnapshotsRequest(page_size=ENTITIES_MAX)
     return request, "snapshots", lambda snapshot: str(snapshot.generation)
+
+
+def _of_replicas() -> Lookup:
+    from viewstamp.api.cluster.v1 import cluster_service_pb2 as api
+
+    return api.GetStatusRequest(), "replicas", lambda replica: str(replica.replica_id)
 
 
 def _part(entity: Any) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from viewstamp.cli import archive_options
 from viewstamp.cli.output import printed
 from viewstamp.cli.settings import EXIT_CHANGES, Settings, fail, settings_of
 from viewstamp.complaints import DocumentError
@@ -21,6 +22,7 @@ from viewstamp.names import CONTROL_CHARACTERS
 if TYPE_CHECKING:
     from viewstamp.doctor.checks import Finding
     from viewstamp.doctor.evidence import DoctorEvidence
+    from viewstamp.format.archive_manifest import ArchiveManifest
 
 CLUSTER: Final = "cluster"
 
@@ -42,6 +44,11 @@ def doctor(
     config: Annotated[
         list[Path] | None, typer.Option(help="Configuration file to check; repeatable.")
     ] = None,
+    archive: Annotated[
+        list[str] | None,
+        typer.Option(help="Archive: s3://BUCKET/PREFIX, or its directory; repeatable."),
+    ] = None,
+    archive_key_file: archive_options.KeyFiles = None,
     offline: Annotated[
         bool, typer.Option("--offline", help="Do not ask the cluster at --address.")
     ] = False,
@@ -72,6 +79,10 @@ def doctor(
         gathering.tried(evidence, page, partial(gathering.look_at_page, evidence, page))
     for path in config or ():
         gathering.tried(evidence, str(path), partial(_look_at_config, evidence, path))
+    for place in archive or ():
+        newest = partial(_newest, place, archive_key_file)
+        look = partial(gathering.look_at_archive, evidence, place, newest)
+        gathering.tried(evidence, place, look)
     if not offline:
         gathering.tried(evidence, CLUSTER, partial(_ask_cluster, evidence, settings))
     found = findings(evidence)
@@ -89,6 +100,11 @@ def _look_at_config(evidence: DoctorEvidence, path: Path) -> None:
     except DocumentError as error:
         report = {"settings": [], "problems": [str(each) for each in error.complaints]}
     evidence.configurations[str(path)] = report
+
+
+def _newest(place: str, keys: list[Path] | None) -> ArchiveManifest:
+    """Return the newest manifest of an archive. Raises ArchiveError, OSError."""
+    return archive_options.opened_chain(place, keys).wanted().manifest
 
 
 def _ask_cluster(evidence: DoctorEvidence, settings: Settings) -> None:

@@ -14,6 +14,7 @@ from viewstamp.journals.log_findings import VERDICT_WORDS, LogFinding
 from viewstamp.journals.log_reading import describe_finding
 from viewstamp.journals.logged_commands import LoggedCommand
 from viewstamp.limits import SYSTEM_USER_ID
+from viewstamp.views import view_words
 
 CHECKSUM_DIGITS: Final = 8
 COMMANDS_SHOWN: Final = 16
@@ -114,7 +115,7 @@ class LogTable:
 
     def __init__(self, survey: JournalSurvey) -> None:
         self._op = max(len("op"), len(str(survey.ops.head)))
-        self._view = max(len("view"), len(str(survey.view)))
+        self._view = max(len("view"), len(view_words(survey.view)))
         digits = len(str(survey.last_revision))
         self._revisions = max(len("revisions"), 2 * digits + 1)
 
@@ -129,7 +130,7 @@ class LogTable:
         prepare = record.prepare
         yield self._line(
             str(prepare.op),
-            str(prepare.view),
+            view_words(prepare.view),
             _revisions(prepare.first_revision, prepare.command_count),
             moment(prepare.timestamp),
             prepare.checksum.hex()[:CHECKSUM_DIGITS],

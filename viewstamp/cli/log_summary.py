@@ -16,6 +16,7 @@ from viewstamp.journals.journal_survey import EntryState, SegmentUse
 from viewstamp.journals.log_entries import LogEntryRecord, read_records
 from viewstamp.journals.log_reading import LogReading
 from viewstamp.journals.superblock_reading import SuperblockReading, superblock_words
+from viewstamp.views import view_words
 
 SEGMENT_COLUMNS: Final = ("segment", "records", "ops", "used_bytes", "segment_bytes")
 
@@ -79,10 +80,10 @@ def _lines(reading: LogReading, totals: LogTotals) -> list[str]:
     if first is None or last is None:
         return [*lines, "no entries"]
     live = totals.states[EntryState.LIVE]
+    lowest, highest = map(view_words, totals.views)
     return [
         *lines,
-        f"{live} entries, op {first.op} to {last.op}, of view {totals.views[0]} to"
-        f" {totals.views[1]}",
+        f"{live} entries, op {first.op} to {last.op}, of view {lowest} to {highest}",
         f"{totals.commands} commands, revision {first.first_revision} to {last.last_revision}",
         f"from {moment(first.timestamp)} to {moment(last.timestamp)}",
         *(

@@ -55,6 +55,7 @@ class ClusterMeter:
             "at": _now(),
             "cluster": found.cluster,
             "primary": found.primary,
+            "epoch": found.epoch,
             "view": found.header.view,
             "revision": revision,
             **self._rates(revision, op),

@@ -17,7 +17,7 @@ from google.protobuf.message import Message
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.client import LINEARIZABLE, Client, Consistency, OutcomeUnknown, TimedOut
-from viewstamp.client.client import CALL_TIMEOUT_S, DEFAULT_TIMEOUT
+from viewstamp.client.cluster_calls import CALL_TIMEOUT_S, DEFAULT_TIMEOUT
 from viewstamp.client.field_levels import check_in_force, has_levels
 from viewstamp.client.methods import method_of
 from viewstamp.client.packing import Result

@@ -7,18 +7,20 @@ import secrets
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import typer
 
-from viewstamp.cli import restore_options
+from viewstamp.cli import archive_options, restore_options
+from viewstamp.cli.archive_source import ArchiveSource, archive_of
 from viewstamp.cli.grammar import moment
 from viewstamp.cli.options import DryRun
 from viewstamp.cli.output import moment as shown_moment
 from viewstamp.cli.output import print_table, printed
 from viewstamp.cli.settings import EXIT_REFUSED, EXIT_USAGE, Settings, fail, settings_of
 from viewstamp.cli.snapshot_options import progress_bar, warn
-from viewstamp.limits import CLUSTER_ID_BYTES
+from viewstamp.limits import CLUSTER_ID_BYTES, SNAPSHOT_COPIES
 
 _US_PER_S: Final = 1_000_000
 # Another process, because it builds the state of the whole cluster with the programs of a server.
@@ -45,22 +47,29 @@ def restore(
     accept_gaps: restore_options.AcceptGaps = False,
     cluster_id: restore_options.ClusterId = None,
     only_replica: restore_options.OnlyReplica = None,
+    snapshot_directory: restore_options.SnapshotDirectories = None,
+    archive_key_file: archive_options.KeyFiles = None,
+    accept_plain: archive_options.AcceptPlain = False,
+    manifest: archive_options.ManifestNumber = 0,
+    staging_bytes: archive_options.StagingBytes = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Found a new cluster from a snapshot, or from one replica of a lost cluster.
+    """Found a new cluster from an archive, a snapshot, or one replica of a lost cluster.
 
-    A replica's directory has its snapshots and the log behind the newest; with --archive, the log
-    before that, too. A snapshot alone ends at its cut. SOURCE is only read. The new cluster has
-    another id, so that nothing of the lost one reaches it, and a new key. Users, passwords,
-    streams, topics, groups and offsets are kept. Sessions, memberships, access tokens and personal
-    access tokens end. Revisions and the numbers of new entities go on 2^32 further, so that nothing
-    that the lost cluster gave behind SOURCE is given again; watches from its revisions are told
-    that they are compacted.
+    What an archive has for the end that is wanted is fetched to DIR.fetched first; a fetch that was
+    cut short goes on where it was. A replica's directory has its snapshots and the log behind the
+    newest; with --archive, the log before that, too. A snapshot alone ends at its cut. SOURCE is
+    only read. The new cluster has another id, so that nothing of the lost one reaches it, and a new
+    key. Users, passwords, streams, topics, groups and offsets are kept. Sessions, memberships,
+    access tokens and personal access tokens end. Revisions and the numbers of new entities go on
+    2^32 further, so that nothing that the lost cluster gave behind SOURCE is given again; watches
+    from its revisions are told that they are compacted.
 
     Start it with `viewstamp up --data-directory DIR`, and --replicas if there are several.
     """
     settings = settings_of(context)
     _check_numbers(replicas, cluster_id, only_replica)
+    _check_copies(snapshot_directory or [], is_one=replicas == 1 or only_replica is not None)
     asked = {
         "source": str(source),
         "copies": [str(path) for path in copies or ()],
@@ -73,13 +82,32 @@ def restore(
         "replicas": replicas,
         "cluster_id": cluster_id or secrets.token_hex(CLUSTER_ID_BYTES),
         "only_replica": only_replica,
+        "snapshot_directories": [str(path) for path in snapshot_directory or ()],
         "dry_run": dry_run,
     }
-    report = _run(settings, asked)
+    report = _restored(
+        settings,
+        asked,
+        archive_of(
+            str(source), archive_key_file, manifest, staging_bytes, accept_plain=accept_plain
+        ),
+    )
     for text in report["bad_copies"]:
         warn(settings, "BAD_COPY", text)
     if not printed(settings, report, report["directories"]):
         _show(report)
+
+
+def _restored(
+    settings: Settings, asked: dict[str, Any], archive: ArchiveSource | None
+) -> dict[str, Any]:
+    """Fetch what an archive has, have the other process restore, and return its report."""
+    if archive is None:
+        return _run(settings, asked)
+    staged = archive.fetch(settings, asked)
+    report = _run(settings, asked | {"source": str(staged), "is_staged": True, "generation": 0})
+    archive.tidy(settings, staged, is_written=report["is_written"])
+    return report
 
 
 def _check_numbers(replicas: int, cluster_id: str | None, only_replica: int | None) -> None:
@@ -92,6 +120,20 @@ def _check_numbers(replicas: int, cluster_id: str | None, only_replica: int | No
     digits = 2 * CLUSTER_ID_BYTES
     if cluster_id is not None and not _is_hexadecimal(cluster_id, digits):
         raise typer.BadParameter(f"--cluster-id {cluster_id!r} is not {digits} hexadecimal digits")
+
+
+def _check_copies(directories: list[Path], *, is_one: bool) -> None:
+    if not directories:
+        return
+    if not len({path.absolute() for path in directories}) == len(directories) == SNAPSHOT_COPIES:
+        raise typer.BadParameter(
+            f"--snapshot-directory is given for {len(directories)} copies: give {SNAPSHOT_COPIES}"
+            " different ones, as to the coordinator, or none"
+        )
+    if not is_one:
+        raise typer.BadParameter(
+            "--snapshot-directory is for one replica: give --only-replica and --cluster-id, too"
+        )
 
 
 def _is_hexadecimal(text: str, digits: int) -> bool:

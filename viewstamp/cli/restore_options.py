@@ -10,10 +10,11 @@ import typer
 from viewstamp.limits import REPLICAS_MAX
 
 Source = Annotated[
-    Path,
+    str,
     typer.Argument(
         metavar="SOURCE",
-        help="A downloaded or copied snapshot, or the data directory of a stopped replica.",
+        help="An archive (s3://BUCKET/PREFIX, archive:DIR, or its directory), a downloaded or"
+        " copied snapshot, or the data directory of a stopped replica.",
     ),
 ]
 Into = Annotated[
@@ -80,5 +81,14 @@ OnlyReplica = Annotated[
         metavar="REPLICA",
         help="Write this replica alone, into DIR itself. Give the same SOURCE and --cluster-id"
         " to all.",
+    ),
+]
+SnapshotDirectories = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--snapshot-directory",
+        metavar="DIR",
+        help="Where the replica keeps a copy of its snapshots, if not below DIR: as to the"
+        " coordinator, three times. For one replica.",
     ),
 ]

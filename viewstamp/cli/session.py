@@ -81,6 +81,12 @@ NEXT_STEPS: Final = {
     Reason.REASON_FEATURE_LEVEL_MISMATCH: "see `viewstamp cluster feature-level`",
     Reason.REASON_FEATURE_LEVEL_REQUIRED: "see whether it could be raised: `viewstamp cluster "
     "feature-level --raise --dry-run`",
+    Reason.REASON_REPLICA_NOT_FOUND: "see `viewstamp replica list`",
+    Reason.REASON_REPLICA_LIMIT: "see `viewstamp replica list`: which could be removed",
+    Reason.REASON_REPLICA_NOT_READY: "see how far it is: `viewstamp replica list`; `viewstamp "
+    "replica promote ID --wait` waits for it",
+    Reason.REASON_QUORUM_AT_RISK: "see which are away: `viewstamp replica list`",
+    Reason.REASON_NO_OTHER_REPLICA: "add one first: `viewstamp replica add PEER_ADDRESS`",
     Reason.REASON_NO_SPACE: "free disk space on the cluster's machines (`viewstamp status`)",
     Reason.REASON_INTERNAL: "this is a defect: report it with the coordinator's log",
 }

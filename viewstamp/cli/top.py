@@ -19,6 +19,7 @@ from viewstamp.cli.output import (
     table_titles,
 )
 from viewstamp.cli.settings import Settings, settings_of
+from viewstamp.views import view_words
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -125,7 +126,8 @@ def _headline(values: dict[str, Any]) -> Iterator[str]:
         yield f"no answer since {moment_text(values['no_answer_since'])}: {values['failure']}"
     if "cluster" not in values:
         return
-    yield f"cluster {values['cluster']}   primary {values['primary']}   view {values['view']}"
+    place = f"view {view_words(values['view'])}   epoch {values['epoch']}"
+    yield f"cluster {values['cluster']}   primary {values['primary']}   {place}"
     commands, entries = _rate(values["commands_per_s"]), _rate(values["entries_per_s"])
     yield (
         f"revision {values['revision']}   commands {commands}   entries {entries}   "

@@ -40,6 +40,7 @@ class ConnectOptions(TypedDict, total=False):
     timeout_s: float | None
     connect_timeout_s: float
     register_session: bool
+    learn_addresses: bool
     telemetry: Telemetry | None
 
 
@@ -185,6 +186,9 @@ class BlockingClient(BlockingFacade):
     step_down = Blocked(Client.step_down)
     raise_feature_level = Blocked(Client.raise_feature_level)
     describe_cluster = Blocked(Client.describe_cluster)
+    add_replica = Blocked(Client.add_replica)
+    promote_replica = Blocked(Client.promote_replica)
+    remove_replica = Blocked(Client.remove_replica)
 
     @cached_property
     def users(self) -> BlockingUsers:

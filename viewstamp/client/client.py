@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.message import DecodeError, Message
 
-from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.api.sessions.v1 import sessions_service_pb2 as sessions_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.authorities import authority_problem
+from viewstamp.client.cluster_calls import CALL_TIMEOUT_S, DEFAULT_TIMEOUT, ClusterCalls
 from viewstamp.client.consistency import LINEARIZABLE, Consistency
 from viewstamp.client.errors import CannotConnect, ClientError, ProtocolError
-from viewstamp.client.field_levels import check_fields, check_in_force
+from viewstamp.client.field_levels import check_fields
 from viewstamp.client.methods import METHODS, method_of
 from viewstamp.client.packing import (
     PackedBatch,
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from viewstamp.client.brokers import Brokers
     from viewstamp.client.groups import Groups
     from viewstamp.client.history import BlamedPartName
-    from viewstamp.client.identifiers import Answer
     from viewstamp.client.informer import Informer
     from viewstamp.client.sessions import Sessions
     from viewstamp.client.snapshots import ClientSnapshots
@@ -53,12 +52,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-CALL_TIMEOUT_S: Final = 30.0
 CONNECT_TIMEOUT_S: Final = 10.0
 # How long `close` waits for outstanding commands and for the end of the session.
 CLOSE_TIMEOUT_S: Final = 2.0
-# Means the timeout that was given to `connect`.
-DEFAULT_TIMEOUT: Final = -1.0
 # Attributes that are made at their first use, and call by the client that made them.
 _FACADES: Final = frozenset(
     {"users", "tokens", "sessions", "streams", "topics", "groups", "brokers", "snapshots"}
@@ -76,6 +72,7 @@ async def connect(
     timeout_s: float | None = CALL_TIMEOUT_S,
     connect_timeout_s: float = CONNECT_TIMEOUT_S,
     register_session: bool = True,
+    learn_addresses: bool = True,
     telemetry: Telemetry | None = None,
 ) -> Client:
     """Log in, register a session, open a stream, and return a client that keeps it open.
@@ -83,6 +80,8 @@ async def connect(
     `address` is one `host:port`, or those of several replicas. Give exactly one of `username` with
     `password`, `access_token`, `personal_access_token`. `timeout_s` is each call's deadline; None
     waits for ever. With `register_session` False the session is registered at the first command.
+    With `learn_addresses` the client also tries replicas whose addresses the cluster tells; switch
+    it off behind a proxy or a forwarded port.
     `telemetry` traces calls; the caller owns and closes it.
 
     Raises Refusal (INVALID_CREDENTIALS, UNAUTHENTICATED, SESSION_LIMIT, ...), CannotConnect.
@@ -91,7 +90,7 @@ async def connect(
     authority = Path(tls_ca) if tls_ca is not None else None
     if authority is not None and (problem := authority_problem(authority)):
         raise CannotConnect(f"tls_ca is of no use: {problem}")
-    endpoints = Endpoints(addresses, authority)
+    endpoints = Endpoints(addresses, authority, learns=learn_addresses)
     tracing = None
     if telemetry is not None or "opentelemetry.trace" in sys.modules:
         # Imported late: without tracing by the client or the application, it is not needed.
@@ -111,7 +110,7 @@ async def connect(
     return Client(submitter, timeout_s, ServerStreams(endpoints, identity, tracing), tracing)
 
 
-class Client:
+class Client(ClusterCalls):
     """One user's connection to a cluster; made by `connect`, used within one event loop.
 
     Concurrent calls are packed into few messages, and sent again after a disconnect under the same
@@ -411,63 +410,6 @@ class Client:
         for response in responses:
             response.header.CopyFrom(answer.header)
         return responses
-
-    def status(
-        self,
-        *,
-        include_digests: bool = False,
-        consistency: Consistency = LINEARIZABLE,
-        timeout_s: float | None = DEFAULT_TIMEOUT,
-    ) -> Answer[cluster_pb2.GetStatusResponse]:
-        """Return the cluster's status; with digests it walks over the whole state."""
-        request = cluster_pb2.GetStatusRequest(include_digests=include_digests)
-        return self.call(request, consistency=consistency, timeout_s=timeout_s)
-
-    async def step_down(self, *, validate_only: bool = False) -> cluster_pb2.StepDownResponse:
-        """Have the primary hand over to another replica; or only try it, from feature level 8 on.
-
-        Raises Refusal (FEATURE_LEVEL_REQUIRED, ...), grpc.aio.AioRpcError.
-        """
-        timeout_s = self._timeout_s or CALL_TIMEOUT_S
-        request = cluster_pb2.StepDownRequest(validate_only=validate_only)
-        if validate_only:
-            # An older primary would step down. Nothing lowers the level that is found here.
-            status = await self._submitter.call_alone(cluster_pb2.GetStatusRequest(), timeout_s)
-            check_in_force(method_of(request), request, status.feature_level)
-        response: cluster_pb2.StepDownResponse = await self._submitter.call_alone(
-            request, timeout_s
-        )
-        return response
-
-    def raise_feature_level(
-        self, level: int, expected: int, *, validate_only: bool = False
-    ) -> Answer[cluster_pb2.RaiseFeatureLevelResponse]:
-        """Raise the feature level from `expected` to `level`, which is one higher, permanently.
-
-        Raises Refusal, grpc.aio.AioRpcError.
-        """
-        request = cluster_pb2.RaiseFeatureLevelRequest(
-            level=level, expected=expected, validate_only=validate_only
-        )
-        return self._submitter.call_alone(request, self._timeout_s or CALL_TIMEOUT_S)
-
-    def describe_cluster(
-        self,
-        description: str,
-        *,
-        expected_revision: int | None = None,
-        validate_only: bool = False,
-    ) -> Answer[cluster_pb2.SetClusterDescriptionResponse]:
-        """Set the description of the cluster, which its status shows; "" for none.
-
-        Raises Refusal, ClientError.
-        """
-        request = cluster_pb2.SetClusterDescriptionRequest(
-            description=description,
-            expected_revision=expected_revision,
-            validate_only=validate_only,
-        )
-        return self.call(request)
 
     async def close(self, *, end_session: bool = True) -> None:
         """Finish outstanding calls, end the session, and close the connection.

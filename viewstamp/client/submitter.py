@@ -26,10 +26,18 @@ from viewstamp.client.commands import ClientCommands
 from viewstamp.client.consistency import Consistency
 from viewstamp.client.errors import CannotConnect, ClientClosed, ProtocolError
 from viewstamp.client.link import StreamCall, SubmitLink, open_stream
+from viewstamp.client.lookout import Lookout
 from viewstamp.client.packing import PackedBatch, PendingCall
 from viewstamp.client.pulse import Pulse
 from viewstamp.client.reads import ClientReads
-from viewstamp.client.transport import AccessTokenSource, Endpoint, Endpoints, refusal_in, unary
+from viewstamp.client.transport import (
+    HINTS_IN_A_ROW_MAX,
+    AccessTokenSource,
+    Endpoint,
+    Endpoints,
+    refusal_in,
+    unary,
+)
 from viewstamp.client.trouble import Trouble, cause_of, words_about
 from viewstamp.client.verdicts import (
     ELECTION_BACKOFF_MAX_S,
@@ -51,8 +59,6 @@ logger = logging.getLogger(__name__)
 
 # The limit for login, registration and opening together.
 OPEN_TIMEOUT_S: Final = 10.0
-# The limit for one replica to say that it leads.
-LOOK_TIMEOUT_S: Final = 1.0
 KEEP_ALIVE_S: Final = limits.SESSION_IDLE_TIMEOUT_MS / 1000 / 5
 
 
@@ -76,6 +82,7 @@ class Submitter:
         self._loop = asyncio.get_running_loop()
         self._endpoints = endpoints
         self._identity = identity
+        self._lookout = Lookout(endpoints, identity)
         self._tracing = tracing
         self._register_at_once = register
         self._nonce = os.urandom(limits.SESSION_NONCE_BYTES)
@@ -149,9 +156,23 @@ class Submitter:
     async def call_alone(self, request: Message, timeout_s: float, at_revision: int = 0) -> Any:
         """Call a method outside of the stream, at an earlier revision if one is given.
 
-        Raises Refusal, AioRpcError.
+        Goes on to the primary that a replica names: with TLS none passes calls on. Raises Refusal,
+        AioRpcError.
         """
-        async with self._endpoints.current.open() as channel:
+        endpoint, names_left = self._endpoints.current, HINTS_IN_A_ROW_MAX
+        while True:
+            try:
+                return await self._call_at(endpoint, request, timeout_s, at_revision)
+            except Refusal as refusal:
+                name = refusal.details.get(PRIMARY_DETAIL, "")
+                if refusal.reason != Reason.REASON_NOT_PRIMARY or not (name and names_left):
+                    raise
+                endpoint, names_left = self._endpoints.at(name), names_left - 1
+
+    async def _call_at(
+        self, endpoint: Endpoint, request: Message, timeout_s: float, at_revision: int
+    ) -> Any:
+        async with endpoint.open() as channel:
             token = await self._identity.access_token(channel)
             return await unary(
                 channel, request, access_token=token, timeout_s=timeout_s, at_revision=at_revision
@@ -295,9 +316,9 @@ class Submitter:
                     await self._on_refused(told)
             except (ProtocolError, TimeoutError) as error:
                 self._trouble = str(error) or "no answer"
-                self._endpoints.advance()
+                self._endpoints.failed()
             except ValueError as error:  # the address is invalid
-                await self._give_up(CannotConnect(f"cannot connect to {self._endpoints}: {error}"))
+                await self._on_invalid(error)
             except OSError as error:
                 await self._on_unreadable(error)
             if not was_ended:
@@ -306,6 +327,8 @@ class Submitter:
     async def _serve_once(self) -> bool:
         """Serve one stream on one connection; return whether this side ended it."""
         async with self._endpoints.current.open() as channel:
+            if self._endpoints.is_unconfirmed:
+                await self._lookout.confirm(channel, self.cluster_id)
             async with asyncio.timeout(OPEN_TIMEOUT_S):
                 call = await self._open(channel)
             link = SubmitLink(call, self._receive, self._is_answer_due, self._look_elsewhere)
@@ -330,6 +353,7 @@ class Submitter:
             raise ProtocolError("another cluster answers at this address")
         self.cluster_id = opened.cluster_id
         self.feature_level = opened.feature_level
+        self._endpoints.learn(opened.addresses)
         return call
 
     async def _register(self, channel: grpc.aio.Channel, token: str) -> None:
@@ -362,30 +386,9 @@ class Submitter:
 
         Commands are sent there again under the same numbers, so none takes effect twice.
         """
-        for endpoint in self._endpoints.others:
-            if await self._leads(endpoint):
-                self._endpoints.go_to(endpoint)
-                self._end_link()
-                return
-
-    async def _leads(self, endpoint: Endpoint) -> bool:
-        """Whether a replica leads: it opens a stream, and answers a linearizable read.
-
-        A primary that is cut off opens streams for reads until it notices, but answers no such
-        read.
-        """
-        # Imported late: few clients ever look for another replica.
-        from viewstamp.api.users.v1 import users_service_pb2 as users_pb2
-
-        try:
-            async with asyncio.timeout(LOOK_TIMEOUT_S), endpoint.open() as channel:
-                token = await self._identity.access_token(channel)
-                call, opened = await open_stream(channel, token, 0)
-                call.cancel()
-                await unary(channel, users_pb2.WhoAmIRequest(), access_token=token)
-        except (TimeoutError, OSError, ProtocolError, Refusal, grpc.aio.AioRpcError):
-            return False  # it has some fault, so there is no reason to go there
-        return opened.cluster_id == self.cluster_id
+        if (leading := await self._lookout.leading(self.cluster_id)) is not None:
+            self._endpoints.go_to(leading)
+            self._end_link()
 
     def _is_answer_due(self) -> bool:
         return self.reads.is_waiting or self.commands.is_answer_due
@@ -394,7 +397,10 @@ class Submitter:
         verdict = verdict_on(refusal)
         if refusal.details.get(PRIMARY_DETAIL, "?") not in self._trouble:
             self._trouble = f"{refusal.name}: {refusal.message}"
-        if refusal.reason == Reason.REASON_QUOTA_EXCEEDED:
+        if self._endpoints.is_unconfirmed and verdict not in ELSEWHERE:
+            self._identity.forget_renewable()  # perhaps a stranger gave it
+            self._endpoints.failed()
+        elif refusal.reason == Reason.REASON_QUOTA_EXCEEDED:
             await self._give_up(refusal)  # every replica would say the same, for a while
         elif verdict in ELSEWHERE:
             self._endpoints.advance(refusal.details.get(PRIMARY_DETAIL))
@@ -417,10 +423,17 @@ class Submitter:
             self._trouble = self._cause.value.format(address=place)
         elif self._endpoints.is_named:
             self._trouble = f"the primary is at {place}, as was said there: {self._trouble}"
-        if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+        is_no_cluster = error.code() is grpc.StatusCode.UNIMPLEMENTED
+        if is_no_cluster and not self._endpoints.is_unconfirmed:
             await self._give_up(CannotConnect(self._trouble, self._cause))
             return
-        self._endpoints.advance()
+        self._endpoints.failed()
+
+    async def _on_invalid(self, error: ValueError) -> None:
+        if self._endpoints.is_unconfirmed:
+            self._endpoints.failed()
+        else:
+            await self._give_up(CannotConnect(f"cannot connect to {self._endpoints}: {error}"))
 
     async def _on_unreadable(self, error: OSError) -> None:
         """The authority's file cannot be read. One that was good may be under replacement."""

@@ -15,6 +15,7 @@ from google.protobuf.message import Message
 
 from viewstamp import grpc_transport, limits
 from viewstamp.cancellation import answer_of
+from viewstamp.client.known_addresses import KnownAddresses
 from viewstamp.client.methods import method_of
 from viewstamp.client.verdicts import ELSEWHERE, PRIMARY_DETAIL, verdict_on
 from viewstamp.errors import Refusal
@@ -35,6 +36,10 @@ CHANNEL_OPTIONS: Final = (
 HINTS_IN_A_ROW_MAX: Final = 2
 
 Metadata: TypeAlias = tuple[tuple[str, str], ...]
+
+# How long an address that the cluster told may take to show that the cluster answers there. A
+# client that cannot reach such addresses loses no more time for each attempt.
+LEARNED_TIMEOUT_S: Final = 2.0
 
 # Metadata of a unary read that the receiving replica answers from its own state.
 STALE_METADATA: Final = (("viewstamp-consistency", "stale"),)
@@ -59,20 +64,30 @@ class Endpoint:
 
 
 class Endpoints:
-    """The replicas a client may talk to, and the one it tries next."""
+    """The replicas a client may talk to, and the one it tries next.
 
-    def __init__(self, addresses: Iterable[str], tls_ca: Path | None = None) -> None:
-        self._endpoints = [Endpoint(address, tls_ca) for address in addresses]
-        if not self._endpoints:
-            raise ValueError("at least one address is needed, for example localhost:7400")
-        self._position = 0
-        self._hint: Endpoint | None = None
+    With `learns` it also tries replicas whose addresses the cluster tells (`learn`).
+    """
+
+    def __init__(
+        self, addresses: Iterable[str], tls_ca: Path | None = None, *, learns: bool = True
+    ) -> None:
+        self._known = KnownAddresses(addresses, learns=learns)
+        self._tls_ca = tls_ca
+        self._address = self._known.given[0]
+        self._hint: str | None = None
+        self._is_hint_unconfirmed = False
         self._hints_in_a_row = 0
+        self._failures_in_a_row = 0
 
     @property
     def current(self) -> Endpoint:
         """The replica to talk to."""
-        return self._hint or self._endpoints[self._position % len(self._endpoints)]
+        return Endpoint(self._hint or self._address, self._tls_ca)
+
+    def at(self, address: str) -> Endpoint:
+        """Return the replica at an address, for one call."""
+        return Endpoint(address, self._tls_ca)
 
     @property
     def is_named(self) -> bool:
@@ -80,58 +95,97 @@ class Endpoints:
         return self._hint is not None
 
     @property
+    def is_unconfirmed(self) -> bool:
+        """Whether only the cluster told the address, or who answered at such a one.
+
+        Somebody else may listen there: nothing that is said there is final before the cluster has
+        answered.
+        """
+        is_vouched_for = self._hint is not None and not self._is_hint_unconfirmed
+        return not is_vouched_for and not self._known.is_confirmed(self.current.address)
+
+    @property
     def has_tls(self) -> bool:
         """Whether connections are encrypted."""
-        return self._endpoints[0].tls_ca is not None
+        return self._tls_ca is not None
 
     @property
     def has_others(self) -> bool:
         """Whether there is another replica to talk to."""
-        return len(self._endpoints) > 1 or self._hint is not None
+        return bool(self.others) or self._hint is not None
+
+    def learn(self, addresses: Iterable[str]) -> None:
+        """Take the addresses of all replicas, as the cluster tells them when a stream opens."""
+        self._known.learn(addresses)
 
     def advance(self, hint: str | None = None) -> None:
         """Go on to the replica that the hint names as the primary, else to the next one."""
         if hint and self._hints_in_a_row < HINTS_IN_A_ROW_MAX:
-            self._hint = Endpoint(hint, self._endpoints[0].tls_ca)
+            self._is_hint_unconfirmed = self.is_unconfirmed
+            self._hint = hint
             self._hints_in_a_row += 1
             return
         # The replica that gave a useless hint may be cut off itself, so it is not asked again at
         # once.
-        self._go_to(self._position + 1)
+        self._go_to(self._next)
+
+    def failed(self) -> None:
+        """Go on after a replica that cannot be reached, or does not serve.
+
+        Behind one that only the cluster named, those that the user gave have their turn at once:
+        perhaps the client reaches no other, and then each disturbance costs one attempt.
+        """
+        self._failures_in_a_row += 1
+        is_learned = self._known.doubt(self._hint or self._address)
+        if not is_learned and self._failures_in_a_row > len(self._known.given):
+            self._known.forget_doubts()
+        is_in_turn = self._hint is not None or not is_learned
+        self._go_to(self._next if is_in_turn else self._known.given[0])
 
     @property
     def others(self) -> list[Endpoint]:
         """The replicas of the list without the present one, in the order of their next turn."""
-        begin = self._position % len(self._endpoints)
-        following = self._endpoints[begin:] + self._endpoints[:begin]
-        return [endpoint for endpoint in following if endpoint != self.current]
+        present = self.current.address
+        known = self._known.beginning_at(self._address)
+        return [Endpoint(each, self._tls_ca) for each in known if each != present]
 
     def go_to(self, endpoint: Endpoint) -> None:
-        """Go on to a replica of the list."""
-        self._go_to(self._endpoints.index(endpoint))
+        """Go on to a replica of the list that was seen to lead the cluster."""
+        self._known.confirm(endpoint.address)
+        self._go_to(endpoint.address)
 
     def spread(self) -> Endpoints:
-        """Return the same replicas for another use, which begins at any one of them."""
+        """Return the same replicas for another use, which begins at any one of those given.
+
+        Both know what either learns.
+        """
         # Imported late: only watches spread.
         import random
 
-        addresses = [endpoint.address for endpoint in self._endpoints]
-        spread = Endpoints(addresses, self._endpoints[0].tls_ca)
-        spread._position = random.randrange(len(addresses))
+        spread = Endpoints(self._known.given, self._tls_ca)
+        spread._known = self._known
+        spread._address = self._known.given[random.randrange(len(self._known.given))]
         return spread
 
     def __len__(self) -> int:
-        return len(self._endpoints)
+        return len({self._address, *self._known.beginning_at(self._address)})
 
     def reached(self) -> None:
-        """Note that the present replica leads, so that later hints are followed again."""
-        self._hints_in_a_row = 0
+        """Note that the cluster answers there, so that later hints are followed again."""
+        self._is_hint_unconfirmed = False
+        self._hints_in_a_row = self._failures_in_a_row = 0
+        self._known.confirm(self._hint or self._address)
 
-    def _go_to(self, position: int) -> None:
-        self._position, self._hint, self._hints_in_a_row = position, None, 0
+    @property
+    def _next(self) -> str:
+        known = self._known.beginning_at(self._address)
+        return next((each for each in known if each != self._address), self._address)
+
+    def _go_to(self, address: str) -> None:
+        self._address, self._hint, self._hints_in_a_row = address, None, 0
 
     def __str__(self) -> str:
-        return ", ".join(endpoint.address for endpoint in self._endpoints)
+        return ", ".join(self._known.given)
 
 
 async def unary(
@@ -277,6 +331,11 @@ class AccessTokenSource:
         """
         assert self.can_renew, "an access token without credentials cannot be renewed"
         if refused in (None, self._access_token):
+            self._access_token = None
+
+    def forget_renewable(self) -> None:
+        """Forget the token if logging in replaces it, because perhaps a stranger gave it."""
+        if self.can_renew:
             self._access_token = None
 
     def _login_request(self) -> Message:

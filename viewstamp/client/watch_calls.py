@@ -39,7 +39,11 @@ class WatchCall:
             raise CannotConnect(f"cannot connect to {endpoint.address}: {error}") from error
 
     async def open(
-        self, request: watch_pb2.WatchRequest, identity: AccessTokenSource
+        self,
+        request: watch_pb2.WatchRequest,
+        identity: AccessTokenSource,
+        *,
+        timeout_s: float = WATCH_SILENCE_MAX_S,
     ) -> watch_pb2.WatchResponse:
         """Begin, and return the first message. Raises Refusal, CannotConnect, TimedOut."""
         method = self._channel.unary_stream(
@@ -48,7 +52,7 @@ class WatchCall:
             response_deserializer=watch_pb2.WatchResponse.FromString,
         )
         try:
-            async with asyncio.timeout(WATCH_SILENCE_MAX_S):
+            async with asyncio.timeout(timeout_s):
                 self.access_token = await identity.access_token(self._channel)
                 metadata = bearer(self.access_token)
                 # The span of a call that may last for months ends with its first message.
@@ -60,7 +64,7 @@ class WatchCall:
         except grpc.aio.AioRpcError as error:
             raise self._failure(error, CannotConnect) from error
         except TimeoutError:
-            raise self._silent() from None
+            raise self._silent(timeout_s) from None
 
     async def read(self) -> watch_pb2.WatchResponse:
         """Return the next message. Raises Refusal, StreamBroken, TimedOut."""
@@ -70,7 +74,7 @@ class WatchCall:
         except grpc.aio.AioRpcError as error:
             raise self._failure(error, StreamBroken) from error
         except TimeoutError:
-            raise self._silent() from None
+            raise self._silent(WATCH_SILENCE_MAX_S) from None
 
     async def close(self) -> None:
         """End the call and its connection."""
@@ -97,5 +101,5 @@ class WatchCall:
             return CannotConnect(text, cause_of(error, has_tls=self._has_tls))
         return StreamBroken(f"the watch broke off: {text}")
 
-    def _silent(self) -> TimedOut:
-        return TimedOut(f"{self.address} said nothing for {WATCH_SILENCE_MAX_S:g} s")
+    def _silent(self, timeout_s: float) -> TimedOut:
+        return TimedOut(f"{self.address} said nothing for {timeout_s:g} s")

@@ -25,15 +25,16 @@ from viewstamp.cancellation import answer_of
 from viewstamp.client.errors import CannotConnect, ProtocolError, StreamBroken, TimedOut
 from viewstamp.client.identifiers import FacadeClient, identifier
 from viewstamp.client.revisions import RevisionJoin, WatchedRevision
-from viewstamp.client.transport import AccessTokenSource, Endpoints
+from viewstamp.client.transport import LEARNED_TIMEOUT_S, AccessTokenSource, Endpoints
 from viewstamp.client.verdicts import (
     ELSEWHERE,
+    PRIMARY_DETAIL,
     Backoff,
     RetryVerdict,
     told_delay_s,
     verdict_on,
 )
-from viewstamp.client.watch_calls import WatchCall
+from viewstamp.client.watch_calls import WATCH_SILENCE_MAX_S, WatchCall
 from viewstamp.client.watch_names import with_ids
 from viewstamp.errors import Refusal
 
@@ -235,8 +236,16 @@ class Watch:
         if self._join.complete_revision is not None:
             request.from_revision = self._join.complete_revision + 1
         self._call = call = WatchCall(self._endpoints.current, self._tracing)
-        first = await call.open(request, self._identity)
-        self._check_cluster(first, call)
+        is_unconfirmed = self._endpoints.is_unconfirmed
+        timeout_s = LEARNED_TIMEOUT_S if is_unconfirmed else WATCH_SILENCE_MAX_S
+        first = await call.open(request, self._identity, timeout_s=timeout_s)
+        try:
+            self._check_cluster(first, call)
+        except ProtocolError as error:
+            if not is_unconfirmed:
+                raise
+            raise StreamBroken(str(error)) from error
+        self._endpoints.reached()
         self._join.begin(first.header.revision)
         self._has_opened, self._has_renewed, self._refusals_in_a_row = True, False, 0
 
@@ -268,11 +277,16 @@ class Watch:
         """Prepare another attempt; return the seconds before it. Raises `error` if it is final."""
         logger.info("the watch at %s ended: %s", self._endpoints.current.address, error)
         delay_s = 0.0
-        if isinstance(error, Refusal):
+        is_for_now = isinstance(error, Refusal) and verdict_on(error) in ELSEWHERE
+        if self._endpoints.is_unconfirmed and not is_for_now:
+            # Another cluster may listen at an address that only this one told.
+            self._identity.forget_renewable()
+            self._endpoints.failed()
+        elif isinstance(error, Refusal):
             self._prepare_after(error, token)
             delay_s = told_delay_s(error)
         else:
-            self._endpoints.advance()
+            self._endpoints.failed()
         if not self._has_opened and self._has_tried_long:
             raise error
         return delay_s + self._backoff.next_s()
@@ -291,7 +305,8 @@ class Watch:
             self._has_renewed = True
             self._identity.forget(token)
         elif verdict in ELSEWHERE:
-            self._endpoints.advance()
+            # Every member serves watches. One that was removed names who leads now.
+            self._endpoints.advance(refusal.details.get(PRIMARY_DETAIL))
         else:
             raise refusal
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Final, Self
 
-READY_TIMEOUT_S: Final = 60.0
+# Three replicas of ten million partitions on one loaded machine take more than a minute.
+READY_TIMEOUT_S: Final = 300.0
 
 
 class Lifecycle(ABC):

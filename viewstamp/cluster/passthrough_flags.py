@@ -18,7 +18,7 @@ OWN_OPTIONS: Final = frozenset(
 CHOSEN: Final = frozenset(
     {
         *("--service", "--cluster-key", "--cluster-id", "--telemetry-directory"),
-        *("--replica-id", "--replica-count", "--peer-listen", "--peer", "--standby"),
+        *("--replica-id", "--replica-count", "--peer-listen", "--peer", "--standby", "--join"),
         # Its services are on unix sockets.
         *("--service-tls-certificate", "--service-tls-key", "--service-tls-ca"),
         "--service-plaintext",
@@ -37,6 +37,7 @@ SWITCHES: Final = frozenset(
     {
         *("--telemetry-compress", "--no-reflection", "--no-history", "--channelz"),
         *("--check-config", "--console-plaintext", "--service-plaintext"),
+        *("--archive-accept-plain", "--join"),
     }
 )
 _STARTS_NOTHING: Final = frozenset({"-h", "--help", "--check-config"})

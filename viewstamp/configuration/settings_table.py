@@ -17,7 +17,9 @@ CHECK_FLAG: Final = "--check-config"
 CONFIG_VARIABLE: Final = f"{PREFIX}CONFIG"
 _NO_SETTINGS: Final = frozenset({"help", "config", "check_config"})
 # The value of each is the path of a file with a secret, and never the secret itself.
-SECRET_FILES: Final = frozenset({"cluster-key", "tls-key", "peer-tls-key", "service-tls-key"})
+SECRET_FILES: Final = frozenset(
+    {"cluster-key", "tls-key", "peer-tls-key", "service-tls-key", "archive-key-file"}
+)
 # One variable for all programs, clients included.
 SHARED_VARIABLES: Final = {"transport": f"{PREFIX}TRANSPORT"}
 

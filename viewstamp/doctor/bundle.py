@@ -36,6 +36,7 @@ def bundle_files(evidence: DoctorEvidence, findings: Sequence[Finding]) -> dict[
         "certificates.json": evidence.certificate_ends_s,
         "directories.json": evidence.directories,
         "configuration.json": evidence.configurations,
+        "archives.json": evidence.archives,
         "failures.json": evidence.failures,
     }
     redact = redactor(evidence.secrets)

@@ -15,6 +15,7 @@ from viewstamp.doctor.evidence import DoctorEvidence, Json
 LAG_OPS_MAX: Final = 50_000
 CLOCK_OFFSET_MAX_S: Final = 5.0
 SNAPSHOT_AGE_MAX_S: Final = 3 * 3600
+ARCHIVE_LAG_MAX_S: Final = 300
 CERTIFICATE_LEFT_MIN_S: Final = 7 * 86_400
 FREE_SHARE_MIN: Final = 0.15
 OPEN_FILES_SHARE_MAX: Final = 0.8
@@ -158,7 +159,8 @@ def _builds(evidence: DoctorEvidence) -> Found:
 
 def _even(evidence: DoctorEvidence) -> Found:
     for address, status in evidence.statuses.items():
-        voters = sum(replica["role"] != "standby" for replica in status["replicas"])
+        belonging = [each for each in status["replicas"] if each["status"] != "removed"]
+        voters = sum(replica["role"] != "standby" for replica in belonging)
         if voters % 2 == 0:
             yield address, f"{voters} replicas vote: one fewer would stand as many failures"
             return
@@ -187,6 +189,45 @@ def _failed_snapshot(evidence: DoctorEvidence) -> Found:
     newest = max(evidence.snapshots or (), key=lambda each: int(each["generation"]), default=None)
     if newest is not None and newest["state"] == "failed":
         yield "snapshots", f"generation {newest['generation']} failed: {newest['failure']}"
+
+
+def _archive_unreadable(evidence: DoctorEvidence) -> Found:
+    for place, facts in evidence.archives.items():
+        if facts["unreadable"]:
+            yield place, facts["unreadable"]
+
+
+def _readable_archives(evidence: DoctorEvidence) -> Iterator[tuple[str, Json]]:
+    return (each for each in evidence.archives.items() if not each[1]["unreadable"])
+
+
+def _archive_of_another(evidence: DoctorEvidence) -> Found:
+    clusters = {status["cluster"] for status in evidence.statuses.values()}
+    for place, facts in _readable_archives(evidence):
+        if clusters and facts["cluster"] not in clusters:
+            yield place, f"it is of cluster {facts['cluster']}, and not of {', '.join(clusters)}"
+
+
+def _archive_gap(evidence: DoctorEvidence) -> Found:
+    for place, facts in _readable_archives(evidence):
+        for first, last in facts["gaps"]:
+            yield place, f"entries {first} to {last} were lost before they were shipped"
+    for page, sample in evidence.samples("viewstamp_archive_gaps"):
+        if sample.value > 0:
+            yield page, f"the archive has {sample.value:.0f} gaps"
+
+
+def _archive_behind(evidence: DoctorEvidence) -> Found:
+    for place, facts in _readable_archives(evidence):
+        own = [each for each in evidence.statuses.values() if each["cluster"] == facts["cluster"]]
+        revision = max((each["revision"] for each in own), default=0)
+        age_s = evidence.now_s - facts["last_time_s"]
+        if revision > facts["last_revision"] and age_s > ARCHIVE_LAG_MAX_S:
+            lacks = f"it lacks revisions {facts['last_revision'] + 1} to {revision}"
+            yield place, f"{lacks}; its newest entry is {age_s / 60:.0f} minutes old"
+    for page, sample in evidence.samples("viewstamp_archive_lag_seconds"):
+        if sample.value > ARCHIVE_LAG_MAX_S:
+            yield page, f"the archive lacks an entry that is {sample.value / 60:.0f} minutes old"
 
 
 def _clock(evidence: DoctorEvidence) -> Found:
@@ -349,6 +390,30 @@ CHECKS: Final = (
         Severity.WARNING,
         _failed_snapshot,
         "remove the cause, then take another: docs/runbooks/snapshot-failed.md",
+    ),
+    Check(
+        "archive-unreadable",
+        Severity.CRITICAL,
+        _archive_unreadable,
+        "read all of it: `viewstamp archive verify`; give the right place and key: docs/archive.md",
+    ),
+    Check(
+        "archive-of-another-cluster",
+        Severity.CRITICAL,
+        _archive_of_another,
+        "give each cluster a place of its own: docs/archive.md",
+    ),
+    Check(
+        "archive-gap",
+        Severity.WARNING,
+        _archive_gap,
+        "take a snapshot, which bridges it: docs/runbooks/archive-gap.md",
+    ),
+    Check(
+        "archive-behind",
+        Severity.WARNING,
+        _archive_behind,
+        "look why nobody ships: docs/runbooks/archive-behind.md",
     ),
     Check(
         "clock-wrong",

@@ -23,6 +23,7 @@ class DoctorEvidence:
 
     `failures` has for each source that gave nothing why. `snapshots` is None if nobody was asked.
     `certificate_ends_s` has when the certificate that a replica shows clients ends, since 1970.
+    `archives` has of each place what its newest manifest says, or why it cannot be read.
     """
 
     now_s: float
@@ -34,6 +35,7 @@ class DoctorEvidence:
     metrics: dict[str, list[MetricSample]] = field(default_factory=dict)
     directories: dict[str, Json] = field(default_factory=dict)
     configurations: dict[str, Json] = field(default_factory=dict)
+    archives: dict[str, Json] = field(default_factory=dict)
     logs: dict[str, str] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     secrets: set[str] = field(default_factory=set)

@@ -16,9 +16,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
-from viewstamp import limits
+from viewstamp import limits, past_limits
 from viewstamp.doctor.deadlines import ended_within
 from viewstamp.doctor.evidence import DoctorEvidence, Json, MetricSample
+from viewstamp.format.archive_manifest import ArchiveManifest
 from viewstamp.regular_files import open_regular
 
 # Of each log the end is kept.
@@ -27,9 +28,12 @@ LOGS_MAX: Final = 32
 PAGE_BYTES_MAX: Final = 4 * limits.MIB
 # For the whole page: one that comes byte by byte takes no longer.
 PAGE_TIMEOUT_S: Final = 10.0
+# For all attempts to read the newest manifest of an archive.
+ARCHIVE_TIMEOUT_S: Final = 30.0
 SECRET_BYTES_MAX: Final = 4096
 LOCK_BYTES_MAX: Final = 32
 SECRET_FILES: Final = ("cluster.key", "root_password")
+_US_PER_S: Final = 1_000_000
 # What a data directory of a replica is known by.
 _REPLICA_FILE: Final = "superblock"
 _LIBRARIES: Final = ("viewstamp", "grpcio", "protobuf", "hpack")
@@ -44,7 +48,11 @@ def begin(environment: Iterable[tuple[str, str]]) -> DoctorEvidence:
         "libraries": {name: metadata.version(name) for name in _LIBRARIES},
         "python": platform.python_version(),
         "machine": platform.platform(),
-        "limits": {name: each for name, each in vars(limits).items() if isinstance(each, int)},
+        "limits": {
+            name: each
+            for name, each in (vars(limits) | vars(past_limits)).items()
+            if isinstance(each, int)
+        },
     }
     evidence.secrets |= {value for name, value in environment if name.endswith("_TOKEN")}
     return evidence
@@ -115,6 +123,29 @@ def look_at_page(evidence: DoctorEvidence, address: str) -> None:
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     ]
+
+
+def look_at_archive(
+    evidence: DoctorEvidence, place: str, newest: Callable[[], ArchiveManifest]
+) -> None:
+    """Note what the newest manifest of an archive says. Raises OSError, TimeoutError."""
+    from viewstamp.archive.archive_errors import ArchiveError
+
+    try:
+        manifest = ended_within(ARCHIVE_TIMEOUT_S, newest)
+    except ArchiveError as error:
+        evidence.archives[place] = {"unreadable": f"{error.reason}: {error.message}"}
+        return
+    last = manifest.parts[-1] if manifest.parts else None
+    evidence.archives[place] = {
+        "unreadable": "",
+        "cluster": manifest.cluster_id.hex(),
+        "manifest": manifest.number,
+        "snapshots": len(manifest.snapshots),
+        "gaps": [list(gap) for gap in manifest.gaps],
+        "last_revision": last.last_revision if last else 0,
+        "last_time_s": last.last_time / _US_PER_S if last else 0.0,
+    }
 
 
 def _page(address: str) -> bytes:

@@ -120,6 +120,9 @@ KINDS: Final[Mapping[tuple[int, int], KindInfo]] = {
     (routing_pb2.STAGE_CATALOG, 4): KindInfo(
         "cluster_description", cluster_service_pb2.DescriptionEntity, ()
     ),
+    (routing_pb2.STAGE_CATALOG, 5): KindInfo(
+        "cluster_members", cluster_service_pb2.MembersEntity, ()
+    ),
 }
 
 

@@ -13,7 +13,7 @@ offset size header field
 32     16   parent: checksum of the prepare of op - 1; zeros for op 1
 48     16   cluster_id
 64     4    magic, the ASCII letters "VSPR"
-68     2    format version, 1
+68     2    format version: 1, or 2 for an entry that ends an epoch
 70     2    reserved, zero
 72     8    view in which the primary created this prepare
 80     8    op, 1, 2, 3 ...
@@ -44,6 +44,7 @@ from viewstamp.limits import PREPARE_BODY_BYTES_MAX, PREPARE_COMMANDS_MAX
 
 PREPARE_MAGIC = b"VSPR"
 PREPARE_VERSION = 1
+PREPARE_VERSION_ENDS_EPOCH = 2
 HEADER_BYTES = 128
 NO_PARENT = bytes(CHECKSUM_BYTES)
 
@@ -74,6 +75,8 @@ class SealedHeader:
     """Microseconds since the Unix epoch."""
     size: int
     """Bytes of the body."""
+    ends_epoch: bool = False
+    """Whether it is the last entry of an epoch, and its body says who has a vote in the next."""
 
     @property
     def last_revision(self) -> int:
@@ -187,6 +190,7 @@ def seal(
     feature_level: int,
     timestamp: int,
     body: bytes,
+    ends_epoch: bool = False,
 ) -> SealedPrepare:
     """Make a prepare and compute its checksums; raises ValueError for an impossible one."""
     unsealed = SealedHeader(
@@ -202,6 +206,7 @@ def seal(
         feature_level=feature_level,
         timestamp=timestamp,
         size=len(body),
+        ends_epoch=ends_epoch,
     )
     reason = invalid(unsealed)
     if reason is not None:
@@ -223,6 +228,7 @@ def _with_checksum(header: SealedHeader, checksum: bytes) -> SealedHeader:
         header.feature_level,
         header.timestamp,
         header.size,
+        header.ends_epoch,
     )
 
 
@@ -233,7 +239,7 @@ def _pack_checked(header: SealedHeader) -> bytes:
         header.parent,
         header.cluster_id,
         PREPARE_MAGIC,
-        PREPARE_VERSION,
+        PREPARE_VERSION_ENDS_EPOCH if header.ends_epoch else PREPARE_VERSION,
         0,
         header.view,
         header.op,
@@ -283,9 +289,10 @@ def decode_header(buffer: bytes | memoryview) -> SealedHeader:
         raise FormatError(f"prepare magic is {magic!r}, must be {PREPARE_MAGIC!r}")
     if checksum != checksum_of(buffer[CHECKSUM_BYTES:HEADER_BYTES]):
         raise FormatError(f"prepare header checksum {checksum.hex()} does not match its bytes")
-    if version != PREPARE_VERSION:
+    if not PREPARE_VERSION <= version <= PREPARE_VERSION_ENDS_EPOCH:
         raise FormatVersionError(
-            f"prepare format version {version} is unknown, this build reads {PREPARE_VERSION}"
+            f"prepare format version {version} is unknown, this build reads {PREPARE_VERSION} and "
+            f"{PREPARE_VERSION_ENDS_EPOCH}"
         )
     if reserved_start or reserved_end:
         raise FormatError("reserved bytes of the prepare header are not zero")
@@ -302,6 +309,7 @@ def decode_header(buffer: bytes | memoryview) -> SealedHeader:
         feature_level,
         timestamp,
         size,
+        version == PREPARE_VERSION_ENDS_EPOCH,
     )
     # The layout bounds the widths, so only the numbers are left to check.
     reason = _invalid_numbers(header)

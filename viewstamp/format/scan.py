@@ -57,12 +57,15 @@ class SegmentBytes(Protocol):
     def __getitem__(self, place: slice, /) -> bytes: ...
 
 
-def scan_segment(data: SegmentBytes, *, journal_id: bytes, segment: int) -> Iterator[ScanItem]:
+def scan_segment(
+    data: SegmentBytes, *, journal_id: bytes, segment: int, start: int = SECTOR_BYTES
+) -> Iterator[ScanItem]:
     """Judge every sector of a segment after its header; the items touch and cover all of it.
 
-    Never raises for damaged bytes, only FormatVersionError for intact ones of a later version.
+    `start` is the offset of a record or of blank sectors, where an earlier walk ended. Never raises
+    for damaged bytes, only FormatVersionError for intact ones of a later version.
     """
-    offset = SECTOR_BYTES
+    offset = start
     while offset < len(data):
         blank_bytes = _blank_bytes(data, offset)
         item: ScanItem

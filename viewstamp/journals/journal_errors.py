@@ -18,6 +18,13 @@ class NoJournal(JournalFilesError):  # noqa: N818 - reads as the sentence it is
     is_usage = True
 
 
+class RingNotRead(JournalFilesError):  # noqa: N818 - reads as the sentence it is
+    """The journal is a ring, which only its replica reads."""
+
+    reason = "RING_JOURNAL"
+    is_usage = True
+
+
 class NewerJournal(JournalFilesError):  # noqa: N818 - reads as the sentence it is
     """The files are intact, and of a format that this build does not know."""
 

@@ -72,7 +72,7 @@ def _known(superblock: SuperblockReading) -> KnownOutside:
         return KnownOutside()
     return KnownOutside(
         has_superblock=True,
-        is_single=state.replica_count == 1,
+        is_single=state.is_alone,
         has_snapshot=state.generation > 0,
         commit_max=state.commit_max,
         journal_sequence=state.journal_sequence,

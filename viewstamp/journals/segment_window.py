@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from viewstamp.format.record import SECTOR_BYTES
-from viewstamp.journals.journal_errors import NoJournal
+from viewstamp.format.ring import RING_FILE
+from viewstamp.journals.journal_errors import NoJournal, RingNotRead
 from viewstamp.limits import MIB
 
 JOURNAL_DIRECTORY: Final = "journal"
@@ -21,7 +22,8 @@ UNREADABLE_SECTOR: Final = b"\xff" * SECTOR_BYTES
 
 
 def segments_of(data: Path, archive: Path | None = None) -> dict[int, Path]:
-    """Return the segments of a data directory by number, ascending. Raises NoJournal, OSError.
+    """Return the segments of a data directory by number, ascending. Raises NoJournal, RingNotRead,
+    OSError.
 
     The replica has moved older ones into an archive, if it has one (`--journal-archive`).
     """
@@ -31,6 +33,12 @@ def segments_of(data: Path, archive: Path | None = None) -> dict[int, Path]:
             f"there is no journal in {directory}",
             "give --data the data directory of one replica; those of `viewstamp up --replicas 3`"
             " are replica-0 to replica-2 below its directory",
+        )
+    if (directory / RING_FILE).exists():
+        raise RingNotRead(
+            f"the journal in {directory} is a ring (--journal ring), which only its replica reads",
+            "start the replica, and ask it for its history; or give the directory of a downloaded"
+            " snapshot (`viewstamp snapshot download`), without the log behind it",
         )
     found = _segments_in(directory)
     if not found:

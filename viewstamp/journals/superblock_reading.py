@@ -18,6 +18,7 @@ from viewstamp.format.superblock import (
     newest_agreed,
 )
 from viewstamp.journals.journal_errors import NewerJournal
+from viewstamp.views import view_words
 
 SUPERBLOCK_FILE: Final = "superblock"
 
@@ -78,7 +79,7 @@ def superblock_words(reading: SuperblockReading) -> Iterator[str]:
         return
     state = reading.chosen.state
     role = "a standby beside" if state.is_standby else "one of"
-    yield f"replica {state.replica_id}, {role} {state.replica_count} voters"
+    yield f"replica {state.replica_id}, {role} {state.voter_count} voters"
     yield f"cluster {state.cluster_id.hex()}"
     yield _view_words(state)
     yield _vote_words(state)
@@ -101,11 +102,11 @@ def _deviating(reading: SuperblockReading) -> str:
 
 
 def _view_words(state: SuperblockState) -> str:
+    view = view_words(state.view)
     if state.view == state.log_view:
-        return f"in view {state.view}, with the log of this view"
-    return (
-        f"in view {state.view}, with the log of view {state.log_view}: a view change is under way"
-    )
+        return f"in view {view}, with the log of this view"
+    before = view_words(state.log_view)
+    return f"in view {view}, with the log of view {before}: a view change is under way"
 
 
 def _vote_words(state: SuperblockState) -> str:
@@ -114,7 +115,8 @@ def _vote_words(state: SuperblockState) -> str:
     if state.voting_view == NOT_ADMITTED:
         return "does not vote: it lost its disk, and is not admitted yet"
     if state.voting_view:
-        return f"votes from view {state.voting_view} on: it lost its disk before"
+        since = view_words(state.voting_view)
+        return f"votes from view {since} on: it was added, or lost its disk before"
     return "votes in every view"
 
 

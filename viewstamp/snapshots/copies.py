@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import IO, Final, TypeVar
 
 from viewstamp.api.snapshots.v1.manifest_pb2 import LayerReference, SnapshotManifest
 from viewstamp.format import FormatError, FormatVersionError
@@ -208,6 +209,13 @@ class LayerFile:
     def close(self) -> None:
         """Close the file."""
         os.close(self._descriptor)
+
+    @contextmanager
+    def content(self) -> Iterator[IO[bytes]]:
+        """Open its bytes from the beginning, also after the file has lost its name."""
+        with os.fdopen(os.dup(self._descriptor), "rb") as file:
+            file.seek(0)
+            yield file
 
     def _check_digest(self, expected: bytes) -> None:
         size_bytes = os.fstat(self._descriptor).st_size

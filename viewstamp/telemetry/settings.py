@@ -118,6 +118,8 @@ class Telemetry:
         self._provider: Provider | None = None
         self._page: MetricsPage | None = None
         self._spools: list[Spool] = []
+        self.further: list[Families] = []
+        """What else the page shows, from parts that are beside the program's own."""
         if settings.directory is not None or settings.otlp_endpoint is not None:
             self._trace(SERVICE_PREFIX + service)
 
@@ -136,7 +138,7 @@ class Telemetry:
             return None
         # Now, because another build may be installed while this process runs.
         self._version = metadata.version("viewstamp")
-        self._page = MetricsPage(listen, [self._own_families, *families])
+        self._page = MetricsPage(listen, [self._own_families, *families, *self.further])
         return self._page.address
 
     def speak_for_process(self) -> None:

@@ -18,6 +18,7 @@ GENERAL: Final[Mapping[int, str]] = MappingProxyType(
         Reason.REASON_TOKEN_NOT_FOUND: "there is no personal access token of that name",
         Reason.REASON_SNAPSHOT_NOT_FOUND: "there is no such snapshot",
         Reason.REASON_BROKER_NOT_FOUND: "there is no such broker",
+        Reason.REASON_REPLICA_NOT_FOUND: "the cluster has no replica of that id",
         Reason.REASON_USER_EXISTS: "the username is taken: choose another",
         Reason.REASON_STREAM_EXISTS: "the name of the stream is taken: choose another",
         Reason.REASON_TOPIC_EXISTS: "the name of the topic is taken: choose another",
@@ -40,6 +41,7 @@ GENERAL: Final[Mapping[int, str]] = MappingProxyType(
         Reason.REASON_STREAM_LIMIT: "the cluster holds its maximum of streams: delete one first",
         Reason.REASON_TOPIC_LIMIT: "the stream holds its maximum of topics: delete one first",
         Reason.REASON_PARTITION_LIMIT: "the topic cannot hold so many partitions",
+        Reason.REASON_REPLICA_LIMIT: "the cluster has its maximum of replicas: remove one first",
         Reason.REASON_BROKER_LIMIT: "the cluster has its maximum of brokers: unregister one first",
         Reason.REASON_TOKEN_LIMIT: "the user has the maximum of tokens: delete one first",
         Reason.REASON_SESSION_LIMIT: "the maximum of sessions is reached: end one first",
@@ -76,6 +78,12 @@ GENERAL: Final[Mapping[int, str]] = MappingProxyType(
         Reason.REASON_SNAPSHOT_IN_USE: "the snapshot is the last completed one, or is under way",
         Reason.REASON_NO_OTHER_REPLICA: (
             "the cluster has only one replica: no other replica can take over"
+        ),
+        Reason.REASON_REPLICA_NOT_READY: (
+            "the standby cannot be given a vote yet: wait until it is heard and up to date"
+        ),
+        Reason.REASON_QUORUM_AT_RISK: (
+            "the voters that are there would not be a quorum: start those that are away first"
         ),
         Reason.REASON_FEATURE_LEVEL_REQUIRED: (
             "the method needs a higher feature level: upgrade every replica, and raise the level"

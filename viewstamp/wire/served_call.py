@@ -224,6 +224,9 @@ class WireCall:
             serve = handler.stream_unary if handler.request_streaming else handler.unary_unary
             answer = await serve(request, self)
             self._check_goes_on()
+            if self._code is grpc.StatusCode.OK and not self._has_sent_fields:
+                self._send_whole(answer)
+                return
             if self._code is grpc.StatusCode.OK:
                 self._send(answer)
         self._check_goes_on()
@@ -271,6 +274,33 @@ class WireCall:
 
     def _send(self, message: Any) -> None:
         """Send a message, or let it wait for the peer."""
+        data = self._prefixed(message)
+        if not self._has_sent_fields:
+            self._send_fields()
+        self.socket.messages_sent += 1
+        try:
+            self.socket.connection.send_data(self._stream_id, data)
+        except StreamClosed as error:
+            raise grpc.aio.InternalError("the client is gone") from error
+        finally:
+            self.socket.flush_soon()
+
+    def _send_whole(self, message: Any) -> None:
+        """Send a response of one message as a whole; whoever has metadata has sent them before."""
+        data = self._prefixed(message)
+        self._has_sent_fields = True
+        last = self._last_block()
+        self.socket.messages_sent += 1
+        try:
+            self.socket.connection.send_answer(self._stream_id, RESPONSE_BLOCK, data, last)
+        except StreamClosed as error:
+            raise grpc.aio.InternalError("the client is gone") from error
+        self._has_ended = True
+        self._bell.ring()
+        self._status_sent()
+
+    def _prefixed(self, message: Any) -> bytes:
+        """Return a message as it is sent; a longer one than is allowed ends the call."""
         serialize = self._handler.response_serializer
         data = message if serialize is None else serialize(message)
         limit = self._server.options.sent_bytes_max
@@ -278,21 +308,13 @@ class WireCall:
             text = f"SERVER: Sent message larger than max ({len(data)} vs. {limit})"
             self.refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
             raise HandlerEnded
-        if not self._has_sent_fields:
-            self._send_fields()
-        self.socket.messages_sent += 1
-        try:
-            self.socket.connection.send_data(self._stream_id, prefixed(data))
-        except StreamClosed as error:
-            raise grpc.aio.InternalError("the client is gone") from error
-        finally:
-            self.socket.flush_soon()
+        return prefixed(data)
 
     def _send_fields(self) -> None:
-        self._has_sent_fields = True
         block = RESPONSE_BLOCK
         if self._initial:
             block = write_block((*RESPONSE, *fields_of(self._initial)))
+        self._has_sent_fields = True
         if not self._is_gone:
             self.socket.connection.send_fields(self._stream_id, block)
             self.socket.flush_soon()
@@ -306,8 +328,12 @@ class WireCall:
         if self._is_gone or self._stream_id not in connection.streams:
             return
         connection.send_trailers(self._stream_id, block)
+        self._status_sent()
+
+    def _status_sent(self) -> None:
+        """Let go of the stream once the peer has taken everything."""
         self._sent_code = self._code
-        if connection.waiting_bytes(self._stream_id):
+        if self.socket.connection.waiting_bytes(self._stream_id):
             left_s = self.time_remaining()
             loop = asyncio.get_running_loop()
             self._draining = loop.call_later(

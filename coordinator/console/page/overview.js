@@ -11,7 +11,8 @@ const RATES = [
   ["reads", "reads/s here"],
 ];
 const ROLES = { primary: "lead", standby: "warn" };
-const STATUSES = { normal: "good", "view change": "warn", recovering: "warn", halted: "bad" };
+const STATUSES = { normal: "good", "view change": "warn", recovering: "warn", halted: "bad",
+  removed: "warn" };
 const PANELS = ["panel-overview", "panel-replicas", "panel-here"];
 
 const history = new Map(RATES.map(([name]) => [name, []]));
@@ -29,6 +30,7 @@ function facts(status) {
     fact("Last op", count(status.op)),
     fact("Client sessions", count(status.sessions)),
     fact("Feature level", count(status.feature_level)),
+    fact("Epoch", count(status.epoch)),
     fact("Cluster id", status.cluster, true),
   ];
 }

@@ -12,6 +12,7 @@ import pytest
 
 from coordinator.app.cluster_time import DISAGREE_MS, ClusterTime
 from coordinator.base.alarms import Alarms
+from coordinator.base.roster import Roster
 from coordinator.replica.cluster_clock import CLOCK_STEP_MS, ClusterClock, OwnClock
 from coordinator.replica.fitness import LOOK_INTERVAL_MS
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
@@ -33,7 +34,8 @@ class TimeTrial:
         self.ahead = {0: 0, **(ahead or {})}
         own = OwnClock(lambda: self.true_us + self.ahead[0], lambda: self.true_us - NOW)
         self.alarms = Alarms(lambda: 0)
-        self.time = ClusterTime(ClusterClock(own, 0, voters), self.alarms)
+        self.roster = Roster.founding(0, voters)
+        self.time = ClusterTime(ClusterClock(own, self.roster), self.alarms)
         self.log_ahead = -S
         self.reason = ""
 
@@ -128,3 +130,31 @@ async def test_the_first_entry_waits_for_other_clocks() -> None:
     trial.time.heard(2, NOW)
     await waiting
     await TimeTrial(voters=1).time.known()
+
+
+@pytest.mark.parametrize(
+    ("members", "told"),
+    [(((0, 1, 2), ()), True), (((0, 2), ()), False), (((0, 2), (1,)), False), (((0,), ()), False)],
+)
+def test_the_clock_of_a_removed_replica_is_told_no_more(
+    members: tuple[tuple[int, ...], tuple[int, ...]], told: bool
+) -> None:
+    """The alarm about a clock ends with the vote of its replica, though it goes on reporting."""
+    trial = TimeTrial(ahead={1: HOUR, 2: 0})
+    assert CLOCK in trial.looks(LATE)
+    trial.roster.enter(*members)
+    assert (CLOCK in trial.looks(0)) is told
+
+
+@pytest.mark.parametrize(
+    ("ahead_us", "members", "reason"),
+    [(0, ((1, 2), ()), ""), (0, ((1, 2), (0,)), ""), (HOUR, ((1, 2), ()), UNFIT)],
+)
+def test_a_replica_without_a_vote_looks_at_clocks(
+    ahead_us: int, members: tuple[tuple[int, ...], tuple[int, ...]], reason: str
+) -> None:
+    """A replica that was removed or follows has a clock of its own all the same."""
+    trial = TimeTrial(ahead={0: ahead_us, 1: 0, 2: 0})
+    trial.roster.enter(*members)
+    trial.looks(LATE)
+    assert trial.reason == reason

@@ -6,7 +6,9 @@ import pytest
 
 from coordinator.app.config import parse, parser
 from coordinator.base.errors import ConfigError
+from coordinator.journal.ring_journal import RING_BYTES
 from viewstamp.cluster.passthrough_flags import CHOSEN, OF_ONE_REPLICA, OWN_OPTIONS, SWITCHES
+from viewstamp.limits import MIB
 from viewstamp.routing import SERVICE_NAMES
 
 SERVICES = [f"--service={name}=unix:/{name}" for name in SERVICE_NAMES]
@@ -23,6 +25,16 @@ def test_defaults() -> None:
     assert config.snapshots.directories == ()
 
 
+def test_a_ring_is_chosen_by_one_flag() -> None:
+    """Without it the journal is in segments; a ring has a default size, and retains nothing."""
+    assert parse(GOOD).ring_bytes == 0
+    ring = parse([*GOOD, "--journal=ring"])
+    assert (ring.ring_bytes, ring.retain_ms) == (RING_BYTES, 0)
+    assert parse([*GOOD, "--journal=ring", f"--journal-ring-bytes={MIB * 32}"]).ring_bytes == (
+        MIB * 32
+    )
+
+
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
@@ -34,6 +46,12 @@ def test_defaults() -> None:
         (["--journal-segment-bytes=1048576"], "at least 4194304"),
         (["--journal-segment-bytes=-4194304"], "at least 4194304"),
         (["--journal-retain-ms=-1"], "give 0 or more"),
+        (["--journal-ring-bytes=67108864"], "needs --journal ring"),
+        (["--journal=ring", "--journal-ring-bytes=16777215"], "multiple of 4096"),
+        (["--journal=ring", "--journal-ring-bytes=8388608"], "at least 16777216"),
+        (["--journal=ring", "--journal-ring-bytes=1073745920"], "at most 1073741824"),
+        (["--journal=ring", "--journal-archive=/old"], "--journal-archive keeps segments"),
+        (["--journal=ring", "--archive-to=/old"], "--archive-to keeps segments"),
         (["--service=groups=unix:/g"], "NAME one of users, streams, consumer_groups"),
         (["--service=users"], "write NAME=TARGET"),
         (["--cluster-id=abcd"], "32 hex digits"),
@@ -44,6 +62,7 @@ def test_defaults() -> None:
         (["--snapshot-keep-last=0"], "keep at least 1"),
         (["--snapshot-deadline-ms=0"], "--snapshot-deadline-ms is 0: give at least 1"),
         (["--snapshot-interval-ms=-1"], "--snapshot-interval-ms is -1: give 0 or more"),
+        (["--scrub-interval-ms=999"], "--scrub-interval-ms is 999: give at least 1000, or 0"),
     ],
 )
 def test_wrong_values(flags: list[str], says: str) -> None:

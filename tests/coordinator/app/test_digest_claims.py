@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import Final
+from typing import Final, NamedTuple
 
 import pytest
 
 from coordinator.app.digest_claims import CLAIMS_KEPT_PER_REPLICA, ClaimAlarms, DigestClaims
+from coordinator.base.roster import Roster
 from coordinator.mux.applied_digests import APPLIED_DIGESTS_KEPT, AppliedDigests
 from coordinator.peers.messages import ReplicaReportMessage
 from coordinator.snapshot.divergence import DivergedError
@@ -24,9 +25,9 @@ class ComparingReplica:
         self.number = number
         self.chain = AppliedDigests(cut_op)
         self.alarms: dict[int, str] = {}
-        others = [each for each in range(count + standbys) if each != number]
+        self.roster = Roster.founding(number, count, standbys)
         alarms = ClaimAlarms(self.alarms.__setitem__, self.alarms.__delitem__)
-        self.claims = DigestClaims(self.chain, number, count, others, alarms)
+        self.claims = DigestClaims(self.chain, self.roster, alarms)
 
     def apply(self, count: int, answer: bytes = RIGHT) -> None:
         """Apply ops with one answer to each."""
@@ -226,4 +227,120 @@ def test_another_chain_does_not_end_the_alarm() -> None:
     one.claims.heard(wrong.report(generation=0))
     assert list(one.alarms) == [1]
     one.claims.heard(wrong.report(generation=1))
+    assert one.alarms == {}
+
+
+class ClaimsStep(NamedTuple):
+    """Members that begin an epoch, if any; then the replicas that are heard."""
+
+    members: tuple[tuple[int, ...], tuple[int, ...]] | None
+    heard: tuple[int, ...]
+
+
+# The answers of replicas from 0 on; how many of them vote; what happens to the first; its alarms.
+CHANGES: Final = {
+    "two of five become two of three": (
+        (WRONG, *(RIGHT,) * 4),
+        5,
+        [ClaimsStep(None, (1, 2)), ClaimsStep(((0, 1, 2), ()), (1,))],
+        None,
+    ),
+    "two of three become two of five": (
+        (WRONG, *(RIGHT,) * 4),
+        3,
+        [ClaimsStep(None, (1,)), ClaimsStep(((0, 1, 2, 3, 4), ()), (1, 2)), ClaimsStep(None, (1,))],
+        [1, 2],
+    ),
+    "the third new voter of five": (
+        (WRONG, *(RIGHT,) * 4),
+        3,
+        [ClaimsStep(None, (1,)), ClaimsStep(((0, 1, 2, 3, 4), ()), (1, 2, 4))],
+        None,
+    ),
+    "a removed replica does not count": (
+        (WRONG, *(RIGHT,) * 3),
+        3,
+        [ClaimsStep(None, (1,)), ClaimsStep(((0, 2, 3), ()), (1, 2, 1, 2))],
+        [2],
+    ),
+    "its place is taken": (
+        (WRONG, *(RIGHT,) * 3),
+        3,
+        [ClaimsStep(None, (1,)), ClaimsStep(((0, 2, 3), ()), (2, 3))],
+        None,
+    ),
+    "a standby does not count": (
+        (WRONG, *(RIGHT,) * 3),
+        3,
+        [ClaimsStep(((0, 1, 2), (3,)), (1, 3, 1, 3))],
+        [1, 3],
+    ),
+    "a promoted standby counts": (
+        (WRONG, *(RIGHT,) * 3),
+        3,
+        [ClaimsStep(((0, 1, 2), (3,)), (1, 3)), ClaimsStep(((0, 1, 3), ()), (1,))],
+        None,
+    ),
+    "nobody is heard before it is a member": (
+        (WRONG, *(RIGHT,) * 3),
+        3,
+        [ClaimsStep(None, (3, 1)), ClaimsStep(((0, 1, 2, 3), ()), ())],
+        [1],
+    ),
+    "one that is removed itself": (
+        (WRONG, *(RIGHT,) * 2),
+        3,
+        [ClaimsStep(None, (1,)), ClaimsStep(((1, 2), ()), (2,))],
+        None,
+    ),
+    "a standby beside a lone voter": (
+        (WRONG, *(RIGHT,) * 2),
+        3,
+        [ClaimsStep(((1,), (0,)), (1, 1, 2))],
+        [1],
+    ),
+}
+
+
+@pytest.mark.parametrize(("answers", "voters", "steps", "left"), CHANGES.values(), ids=CHANGES)
+def test_who_counts_as_members_change(
+    answers: tuple[bytes, ...], voters: int, steps: list[ClaimsStep], left: list[int] | None
+) -> None:
+    """A replica ends by a majority of the voters of the moment; alarms are those of members."""
+    made = replicas(*answers)
+    odd = ComparingReplica(count=voters)
+    odd.apply(9)
+    odd.apply(1, answers[0])
+    odd.apply(2)
+    has_ended = False
+    for members, heard in steps:
+        assert not has_ended, "the last step alone ends it"
+        if members is not None:
+            odd.roster.enter(*members)
+        try:
+            odd.hear(*(made[number] for number in heard))
+        except DivergedError:
+            has_ended = True
+    assert has_ended is (left is None)
+    assert left is None or sorted(odd.alarms) == left
+
+
+def test_the_alarm_of_a_removed_replica_ends_at_once() -> None:
+    """Nobody waits for a report: the replica is no member any more. Others keep their alarms."""
+    odd, *others = replicas(WRONG, RIGHT, OTHERWISE_WRONG)
+    odd.hear(*others)
+    assert sorted(odd.alarms) == [1, 2]
+    odd.roster.enter((0, 2), ())
+    assert sorted(odd.alarms) == [2]
+    odd.roster.enter((0,), ())
+    assert odd.alarms == {}
+
+
+def test_what_a_removed_replica_told_ahead_is_not_compared() -> None:
+    """What a member said of an op that is not applied here is dropped once it is removed."""
+    one, wrong, _ = replicas(RIGHT, RIGHT, RIGHT)
+    wrong.apply(3, WRONG)
+    one.hear(wrong)
+    one.roster.enter((0, 2), ())
+    one.apply(3)
     assert one.alarms == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -42,3 +43,25 @@ async def test_an_item_log_that_is_dropped_raises_an_alarm(
     assert alarms.all() == [alarm]  # the section of the cut is not durable yet
     client.move_base(SECTION)
     assert alarms.all() == []
+
+
+def test_layers_of_a_base_are_exchanged() -> None:
+    """The same section in other layers takes its place, where it is in the log of items; the
+    section of another generation does not."""
+    nothing: Any = SimpleNamespace()
+    ports = LinkPorts(
+        nothing, nothing, nothing, Alarms(lambda: 7), nothing, lambda *_: None, nothing
+    )
+    targets = {stage.name.lower(): "unix:/nowhere" for stage in SERVICE_STAGES}
+    client = ServiceLinks(ports, targets, {}).clients[Stage.STREAMS]
+    client.exchange_base(SECTION)  # there is none yet
+    client.send(pb.Batch(sequence=1, items=[pb.Item()]))
+    client.send(CUT)
+    client.move_base(SECTION)
+    base = client.base
+    assert base is not None
+    other = replace(SECTION, layers=SECTION.layers + 1)
+    client.exchange_base(replace(other, generation=SECTION.generation + 1))
+    assert client.base == base
+    client.exchange_base(other)
+    assert client.base == replace(base, layers=SECTION.layers + 1)

@@ -24,7 +24,7 @@ from viewstamp.api.users.v1 import users_service_pb2 as users_api
 from viewstamp.client.errors import ProtocolError
 from viewstamp.client.history import blame_pages, blame_request
 from viewstamp.errors import Refusal
-from viewstamp.limits import BLAME_IDS_MAX
+from viewstamp.past_limits import BLAME_IDS_MAX
 from viewstamp.tokens import AccessToken
 
 GONE = Refusal(Reason.REASON_TOPIC_NOT_FOUND, "gone")

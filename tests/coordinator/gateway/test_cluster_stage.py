@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
 
 from coordinator.base.alarms import Alarms
+from coordinator.base.roster import Roster
 from coordinator.gateway.cluster import ClusterStage, StatusSources
 from coordinator.mux import types as mux
 from coordinator.replica.batcher import AnsweredSpan, Reply
@@ -60,7 +61,12 @@ class ReportedReplica:
 class ClusterStageTrial:
     """A catalog stage over fakes, with one alarm."""
 
-    def __init__(self, sources: StatusSources | None = None) -> None:
+    def __init__(
+        self,
+        sources: StatusSources | None = None,
+        others: Iterable[cluster.Replica] = (),
+        roster: Roster | None = None,
+    ) -> None:
         """Raise an alarm."""
         self.replica = ReportedReplica()
         alarms = Alarms(lambda: 7)
@@ -74,8 +80,9 @@ class ClusterStageTrial:
             self.services,
             lambda: 6,
             lambda: [(1, b"k", b"v")],
-            0,
+            roster or Roster.founding(0, 1),
             bytes(16),
+            lambda: others,
             sources=sources,
         )
 
@@ -127,12 +134,8 @@ async def test_malformed_span() -> None:
 )
 async def test_roles_and_lag(primary: int, roles: str) -> None:
     """Each replica has its role, and its lag behind the highest commit that any replica reports."""
-    world = ClusterStageTrial()
     others = [cluster.Replica(replica_id=i, commit=10 + i, applied=9 + i) for i in (3, 1, 2)]
-    alarms, services = Alarms(lambda: 7), world.services
-    world.stage = ClusterStage(
-        *world.replica.ports, alarms, services, lambda: 0, list, 0, bytes(16), lambda: others, 3
-    )
+    world = ClusterStageTrial(others=others, roster=Roster.founding(0, 3, 1))
     world.replica.progress.primary = primary
 
     (status,) = statuses(world.ask(GET_STATUS, PLAIN))
@@ -142,6 +145,42 @@ async def test_roles_and_lag(primary: int, roles: str) -> None:
     assert names == [f"REPLICA_ROLE_{role}" for role in roles.split()]
     applied = world.replica.progress.applied_op
     assert [each.lag for each in status.replicas] == [13 - applied, 3, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("members", "primary", "roles"),
+    [
+        (((0, 1, 2), (3,)), 0, "PRIMARY BACKUP BACKUP STANDBY"),
+        (((0, 1, 2, 3), ()), 3, "BACKUP BACKUP BACKUP PRIMARY"),
+        (((0, 2, 3), ()), 2, "BACKUP UNSPECIFIED PRIMARY BACKUP"),
+        (((3, 1), (0, 2)), 1, "STANDBY PRIMARY STANDBY BACKUP"),
+        (((1, 3), ()), 1, "UNSPECIFIED PRIMARY UNSPECIFIED BACKUP"),
+        (((0,), (2, 3)), 0, "PRIMARY UNSPECIFIED STANDBY STANDBY"),
+    ],
+)
+async def test_roles_of_the_moment(
+    members: tuple[tuple[int, ...], tuple[int, ...]], primary: int, roles: str
+) -> None:
+    """Roles follow the members of the epoch, and not the numbers of replicas; who was removed has
+    none."""
+    roster = Roster.founding(0, 3, 1)
+    others = [cluster.Replica(replica_id=each) for each in (1, 2, 3)]
+    world = ClusterStageTrial(others=others, roster=roster)
+    world.replica.progress.primary = primary
+    roster.enter(*members)
+    (status,) = statuses(world.ask(GET_STATUS, PLAIN))
+    names = [cluster.ReplicaRole.Name(each.role) for each in status.replicas]
+    assert names == [f"REPLICA_ROLE_{role}" for role in roles.split()]
+
+
+@pytest.mark.parametrize("status", list(ReplicaStatus))
+async def test_each_status_has_a_name_for_clients(status: ReplicaStatus) -> None:
+    """Whatever the core calls its status, clients and other replicas are told the same."""
+    world = ClusterStageTrial()
+    world.replica.progress.status = status
+    (found,) = statuses(world.ask(GET_STATUS, PLAIN))
+    name = cluster.ReplicaStatus.Name(found.replicas[0].status)
+    assert name == f"REPLICA_STATUS_{status.name}"
 
 
 async def test_alarms() -> None:

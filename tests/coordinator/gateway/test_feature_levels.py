@@ -9,6 +9,7 @@ from typing import Final
 import pytest
 
 from coordinator.app.reports import FRESH_REPORT_MS, SnapshotReports
+from coordinator.base.roster import Roster
 from coordinator.gateway.normalize import Normalizer, Origin
 from coordinator.gateway.primary_calls import check_supported
 from coordinator.gateway.reads import LINEARIZABLE, ReadStarter
@@ -212,7 +213,7 @@ def _report(replica: int, level: int, status: int) -> ReplicaReportMessage:
 def test_who_is_not_heard_supports_nothing() -> None:
     """A replica that is down, halted, silent or never heard is not known to support a level."""
     now_ms = 0
-    reports = SnapshotReports((1, 2, 3, 4), 3, lambda: now_ms)
+    reports = SnapshotReports(Roster.founding(0, 3, 2), lambda: now_ms)
     normal, halted = cluster_pb2.REPLICA_STATUS_NORMAL, cluster_pb2.REPLICA_STATUS_HALTED
     reports.heard(_report(1, 3, normal))
     now_ms = FRESH_REPORT_MS + 1

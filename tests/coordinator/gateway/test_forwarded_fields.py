@@ -137,6 +137,7 @@ async def test_a_trial_of_step_down_needs_its_level(
         lambda: None,
         stepped_down.append,
         dict,
+        {},
     )
     serve = calls.handlers()[STEP_DOWN_PATH].unary_unary
     if passes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
 import stat
 import subprocess
@@ -24,6 +26,7 @@ print("held", flush=True)
 sys.stdin.read()
 """
 ROOT = Path(__file__).parents[3]
+_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 @pytest.fixture
@@ -205,3 +208,31 @@ def test_a_superblock_lives_in_a_real_file(directory: str) -> None:
     assert (opened.sequence, opened.state, opened.repaired_copies) == (2, second, ())
     assert Path("data/superblock").stat().st_size == 4 * 4096
     opened.close()
+
+
+def test_dropped_bytes_are_read_from_the_disk_again(directory: str) -> None:
+    """After a drop the kernel has nothing of the file in memory, and has to ask the disk."""
+    file = FileStorage().create(f"{directory}/file")
+    data = os.urandom(SEGMENT_BYTES)
+    file.write(0, data)
+    file.sync()
+    assert _is_cached(file.path), "what was written is cached, and the file system tells it"
+    file.drop_cached(0, SEGMENT_BYTES)
+    assert not _is_cached(file.path)
+    assert file.read(0, SEGMENT_BYTES) == data
+    file.close()
+    with pytest.raises(ValueError, match="is closed"):
+        file.drop_cached(0, SEGMENT_BYTES)
+
+
+def _is_cached(path: str) -> bool:
+    """Whether the kernel has any page of a file in memory. Asking reads nothing: a read that must
+    not wait begins one all the same, which a fast disk may have ended before it returns."""
+    pages = SEGMENT_BYTES // mmap.PAGESIZE
+    found = (ctypes.c_ubyte * pages)()
+    with open(path, "r+b") as file, mmap.mmap(file.fileno(), SEGMENT_BYTES) as mapped:
+        held = ctypes.c_char.from_buffer(mapped)
+        answer = _LIBC.mincore(ctypes.byref(held), ctypes.c_size_t(SEGMENT_BYTES), found)
+        del held  # or the mapping could not be closed
+    assert answer == 0, os.strerror(ctypes.get_errno())
+    return any(each & 1 for each in found)

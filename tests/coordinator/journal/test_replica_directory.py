@@ -151,7 +151,8 @@ def test_a_bootstrap_that_was_cut_short_is_finished_or_begun_again(tmp_path: Pat
 
     damage(tmp_path, SECTOR_BYTES + 200)
     begun = opened(tmp_path)
-    assert begun.start == vsr.Start(None, (), begun.start.boot_nonce)
+    nonce, disk_id = begun.start.boot_nonce, begun.journal.public_id
+    assert begun.start == vsr.Start(None, (), nonce, disk_id=disk_id)
     closed(begun)
 
 

@@ -32,6 +32,7 @@ from tests.coordinator.journal.superblock_states import (
     history,
 )
 from viewstamp.format import FormatError, FormatVersionError
+from viewstamp.format.epoch_members import EpochMembers
 from viewstamp.format.prepare import checksum_of
 from viewstamp.format.superblock import (
     COPIES,
@@ -114,6 +115,9 @@ def test_creating_and_opening_mind_what_is_there() -> None:
         Superblock.create(storage, PATH, FIRST)
 
 
+MEMBERS = EpochMembers(1 << 48, (1, 4, 2), (5,), ((4, bytes(range(16))),), 12)
+AS_STANDBY = replace(MEMBERS, voters=(4, 2), standbys=(1,))
+
 IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"log_view": 1}, "log_view 1 is above view 0"),
     ({"replica_id": 9}, "replica_id 9 is neither below replica_count 3 nor one of the 6 standbys"),
@@ -123,6 +127,10 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"commit_max": -1}, "commit_max -1"),
     ({"generation": 1 << 64}, "generation"),
     ({"voting_view": 1 << 64}, "voting_view"),
+    ({"view": 1 << 48}, "view 281474976710656 is of epoch 1, and its members are unknown"),
+    ({"view": 2 << 48, "members": MEMBERS}, "is not of epoch 1, whose members it has"),
+    ({"view": 1 << 48, "members": replace(MEMBERS, voters=())}, "0 voters are outside 1..7"),
+    ({"view": 1 << 48, "members": AS_STANDBY}, "replica 1 is a standby, but may vote from 0 on"),
 ]
 
 
@@ -145,6 +153,7 @@ REGRESSIONS: list[dict[str, Any]] = [
     {"replica_id": 0},
     {"replica_count": 5},
     {"log_view": 4},
+    {"view": 1 << 48, "members": MEMBERS, "commit_max": 8},
 ]
 
 
@@ -269,10 +278,10 @@ def test_a_newer_version_is_not_called_corrupt() -> None:
     """An intact copy of a later format stops opening with a clear message."""
     storage = stored(B, B, B, B)
     sector = encode_copy(B, 0)
-    checked = sector[32:36] + b"\x04\0" + sector[38:]
+    checked = sector[32:36] + b"\x05\0" + sector[38:]
     newer = checksum_of(checked) + sector[16:32] + checked
     storage.replace(PATH, newer + storage.content(PATH)[COPY_BYTES:])
-    with pytest.raises(FormatVersionError, match="superblock format version 4"):
+    with pytest.raises(FormatVersionError, match="superblock format version 5"):
         Superblock.open(storage, PATH)
 
 

@@ -13,11 +13,14 @@ from coordinator.mux.catalog_decisions import DECISIONS, Decided, GenerationStan
 from coordinator.mux.catalog_types import (
     GENERATION_ZERO,
     NO_DESCRIPTION,
+    BeginEpoch,
     BeginSnapshot,
+    ClusterMembers,
     CompleteSnapshot,
     CreateSnapshot,
     DeleteSnapshot,
     Description,
+    EpochMember,
     FailSnapshot,
     PruneSnapshots,
     RaiseFeatureLevel,
@@ -28,6 +31,7 @@ from coordinator.mux.catalog_types import (
     SnapshotState,
     TaskSnapshot,
 )
+from coordinator.mux.entities import MEMBERS_KIND
 from coordinator.mux.sessions import SessionApplied, SessionRefused
 from coordinator.mux.snapshot_retention import expired
 from coordinator.mux.stage import Stage
@@ -433,3 +437,31 @@ def test_a_description_that_is_taken_back_leaves_none() -> None:
     catalog.do(SetDescription("staging"))
     catalog.machine.revert()
     assert catalog.machine.description == NO_DESCRIPTION
+
+
+ALONE = BeginEpoch(2**48, (EpochMember(0, "a:1"),), (), 2)
+TWO = BeginEpoch(2**49, (EpochMember(0, "a:1"), EpochMember(1, "b:1", b"d" * 16)), (), 2)
+NOBODY = BeginEpoch(0, (), (), 0)
+
+
+@pytest.mark.parametrize(
+    ("commands", "expected"),
+    [
+        ((), None),
+        ((ALONE,), ClusterMembers(1, 2**48, ALONE.voters, (), 2)),
+        ((ALONE, TWO), ClusterMembers(2, 2**49, TWO.voters, (), 2)),
+        # A restore founds a cluster of its own, and has nobody to forget if nobody was named.
+        ((ALONE, NOBODY), None),
+        ((NOBODY,), None),
+    ],
+)
+def test_the_catalog_names_the_members_of_the_last_change(
+    commands: tuple[BeginEpoch, ...], expected: ClusterMembers | None
+) -> None:
+    """Nothing is refused: the entry that says it has ended the epoch already."""
+    catalog = Catalog()
+    for command in commands:
+        assert isinstance(catalog.do(command), SessionApplied)
+    assert catalog.machine.members == expected
+    kinds = [kind for kind, _, _ in catalog.machine.entities()]
+    assert (MEMBERS_KIND in kinds) is (expected is not None)

@@ -8,7 +8,9 @@ import pytest
 
 from coordinator.mux.catalog_types import (
     CatalogCounters,
+    ClusterMembers,
     Description,
+    EpochMember,
     FeatureLevel,
     RetentionClass,
     Snapshot,
@@ -107,10 +109,23 @@ GOLDEN: list[tuple[str, SessionsValue | CatalogValue, str, str]] = [
     ("counters", CatalogCounters(9), "", "0809"),
     ("feature level", FeatureLevel(3), "", "0803"),
     ("description", Description("staging", 300), "", "0a07 73746167696e67 10ac02"),
+    (
+        "members",
+        ClusterMembers(
+            300,
+            2**48 + 1,
+            (EpochMember(0, "a:1"), EpochMember(4, "b:2", b"d" * 16)),
+            (EpochMember(5, "c:3"),),
+            6,
+        ),
+        "",
+        "08ac02 1235 0881808080808040 1205 1203613a31"
+        f"1219 0804 1203 623a32 1a10 {'64' * 16} 1a07 0805 1203 633a33 2006",
+    ),
 ]
 
 NO_ENTITY: list[tuple[str, Callable[[int, bytes], object], int, bytes, str]] = [
-    ("a kind of another section", CODEC.decode_catalog_entity, 5, b"", "there is no kind 5"),
+    ("a kind of another section", CODEC.decode_catalog_entity, 6, b"", "there is no kind 6"),
     ("no message", CODEC.decode_sessions_entity, 1, b"\xff", "is no entity of kind 1"),
     ("no state", CODEC.decode_catalog_entity, 1, b"\x0a\x02\x08\x09", "not a valid SnapshotState"),
 ]

@@ -9,7 +9,9 @@ import pytest
 
 from coordinator.mux.catalog_types import (
     CatalogCounters,
+    ClusterMembers,
     Description,
+    EpochMember,
     Restored,
     Snapshot,
     SnapshotState,
@@ -84,6 +86,7 @@ def test_sessions_that_do_not_fit(values: tuple[SessionsValue, ...], message: st
         _start(_entities(*values), _entities(*CATALOG))
 
 
+MEMBERS = ClusterMembers(10, 2**48, (EpochMember(4, "a:1"),), (EpochMember(3, "b:1"),), 5)
 DONE = replace(OLD, state=SnapshotState.COMPLETED)
 CATALOG_REFUSED: list[tuple[str, tuple[CatalogValue, ...], str]] = [
     ("no counters", (OLD, OWN), "snapshot 1 breaks a rule: numbers lie in 1..0"),
@@ -96,6 +99,11 @@ CATALOG_REFUSED: list[tuple[str, tuple[CatalogValue, ...], str]] = [
     ("a description of nothing", (*CATALOG, Description("", 1)), "has 0 bytes; it must have 1"),
     ("a long description", (*CATALOG, Description("x" * 257, 1)), "has 257 bytes; .* 1 to 256"),
     ("a description of the future", (*CATALOG, Description("x", 21)), "set at revision 21, outsi"),
+    ("members of the future", (*CATALOG, replace(MEMBERS, began_op=11)), "behind op 11, outside"),
+    ("members of no entry", (*CATALOG, replace(MEMBERS, began_op=0)), "behind op 0, outside"),
+    ("nobody votes", (*CATALOG, replace(MEMBERS, voters=())), "and one of them a vote"),
+    ("an id twice", (*CATALOG, replace(MEMBERS, standbys=MEMBERS.voters)), "ids of their own"),
+    ("an id again", (*CATALOG, replace(MEMBERS, next_replica_id=4)), "below the next one, 4"),
     ("another cut", (OLD, replace(OWN, cut_op=9), CatalogCounters(2)), "was cut at op 9"),
 ]
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from coordinator.mux.catalog_types import (
     CatalogCounters,
+    ClusterMembers,
     Description,
     FeatureLevel,
     Restored,
@@ -460,6 +461,9 @@ def _entity(value: SessionsValue | CatalogValue) -> str:
             return f"feature level {value.level}"
         case Description():
             return f"description {value.text!r} of revision {value.modified_revision}"
+        case ClusterMembers():
+            voters = [member.replica_id for member in value.voters]
+            return f"members {voters} since op {value.began_op}"
 
 
 def _read(words: list[str]) -> Read:

@@ -60,14 +60,20 @@ async def layer(fetcher: SnapshotFetcher) -> None:
         pass
 
 
-@pytest.mark.parametrize("work", [manifest, layer])
+async def part(fetcher: SnapshotFetcher) -> None:
+    """Fetch a part of a layer."""
+    async for _ in fetcher.part(PEERS[0], 1, b"d" * 32, 0, 100):
+        pass
+
+
+@pytest.mark.parametrize("work", [manifest, layer, part])
 async def test_a_cancelled_fetch_ends(
     monkeypatch: pytest.MonkeyPatch, work: Callable[[SnapshotFetcher], Awaitable[None]]
 ) -> None:
     """The status of a call that was cancelled does not have the fetcher ask the next peer."""
     channel = LosingChannel()
     monkeypatch.setattr(fetch, "dial", lambda *_: channel)
-    fetcher = SnapshotFetcher(OWN, dict.fromkeys(PEERS, "nowhere"), None)
+    fetcher = SnapshotFetcher(lambda: OWN, dict.fromkeys(PEERS, "nowhere"), None)
     fetching = asyncio.ensure_future(work(fetcher))
     await channel.has_begun.wait()
     fetching.cancel()

@@ -30,6 +30,9 @@ class FakePeerEvents:
     def welcomed(self, replica: int, boot_nonce: bytes) -> None:
         self.told.append(f"welcomed {replica}")
 
+    def has_place(self, hello: Hello) -> bool:
+        return hello.replica_id < OWN.replica_count
+
     def fell_silent(self, replica: int) -> None:
         self.told.append(f"fell silent {replica}")
 

@@ -10,7 +10,12 @@ from typing import Final
 import pytest
 
 from coordinator.peers.hello import NO_DISK, WIRE_VERSION, DiskMark, Hello
-from coordinator.peers.known_disks import DISKS_REMEMBERED_MAX, KnownDisks, RememberedReplica
+from coordinator.peers.known_disks import (
+    DISKS_REMEMBERED_MAX,
+    REPLICAS_REMEMBERED_MAX,
+    KnownDisks,
+    RememberedReplica,
+)
 from coordinator.peers.known_disks_codec import (
     MEMORY_BYTES_MAX,
     MemoryOwner,
@@ -18,7 +23,6 @@ from coordinator.peers.known_disks_codec import (
     encode_memory,
 )
 from viewstamp.format import FormatError
-from viewstamp.limits import REPLICAS_MAX, STANDBYS_MAX
 
 OWNER: Final = MemoryOwner(b"c" * 16, 0)
 FIRST, SECOND, THIRD = (name.ljust(16) for name in (b"first start", b"second start", b"third"))
@@ -191,8 +195,20 @@ def largest() -> tuple[RememberedReplica, ...]:
     """Return all that a memory can hold."""
     most = [2**64 - 1 - number for number in range(DISKS_REMEMBERED_MAX)]
     marks = [DiskMark(bytes([n % 256]) * 16, n, n, n, n) for n in most]
-    others = range(1, REPLICAS_MAX + STANDBYS_MAX)
+    others = range(1, REPLICAS_REMEMBERED_MAX + 1)
     return tuple(RememberedReplica(each, FIRST, tuple(marks)) for each in others)
+
+
+def test_ids_that_are_never_given_again_are_forgotten() -> None:
+    """A cluster may have had any number of members: those of the present are kept, and strangers
+    beyond a bound are not remembered, so that the memory always fits its file."""
+    known = KnownDisks()
+    for replica in range(1, 40):
+        assert known.judge(replace(hello(FIRST), replica_id=replica)) is None
+        known.heard(replica, replace(OLD, boot_nonce=FIRST))
+    assert len(known.remembered()) == REPLICAS_REMEMBERED_MAX
+    known.keep({2, 3, 99})
+    assert [each.replica_id for each in known.remembered()] == [2, 3]
 
 
 def test_the_largest_memory_comes_back() -> None:
@@ -227,7 +243,7 @@ def test_the_bytes_of_a_memory_are_pinned() -> None:
         (lambda: encode_memory(OWNER, ONE * 2), "its replicas do not ascend"),
         (lambda: encode_memory(OWNER, (RememberedReplica(1, FIRST, ()),)), "0 directories"),
         (lambda: encode_memory(OWNER, (RememberedReplica(1, FIRST, (OLD,) * 17),)), "17 direct"),
-        (lambda: encode_memory(OWNER, ONE * 12), "it tells of 12 replicas"),
+        (lambda: encode_memory(OWNER, ONE * 14), "it tells of 14 replicas"),
     ],
 )
 def test_bytes_that_are_no_memory_of_this_replica(spoilt: Callable[[], bytes], says: str) -> None:

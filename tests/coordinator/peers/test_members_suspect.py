@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
 from unittest.mock import MagicMock, Mock
 
 from coordinator import vsr
 from coordinator.app.members import MemberPorts, Members
+from coordinator.base.roster import Roster
 from coordinator.peers.status import LinkState, PeerStatus
 from tests.coordinator.peers.peer_trial import config, free_addresses, serving, until
 
@@ -13,9 +15,10 @@ from tests.coordinator.peers.peer_trial import config, free_addresses, serving, 
 def members(addresses: dict[int, str], stepped: list[vsr.Event]) -> Members:
     """Return replica 0's members, with a core that only remembers its events."""
     names = MemberPorts.__dataclass_fields__
-    ports = {name: MagicMock(return_value=0) for name in names}
+    ports: dict[str, Any] = {name: MagicMock(return_value=0) for name in names}
     ports["driver"].return_value = Mock(step=stepped.append)
     ports["files"].superblock.exists = False
+    ports["roster"] = Roster.founding(0, 3)
     return Members(config(addresses, 0), MemberPorts(**ports))
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from coordinator.app.members import MemberPorts, Members
 from coordinator.app.reports import NO_VOTE
+from coordinator.base.roster import Roster
 from coordinator.mux.applied_digests import AppliedDigests
 from coordinator.peers.hello import NO_DISK, DiskMark
 from coordinator.peers.messages import PeerMessage, ReplicaReportMessage
@@ -30,6 +31,7 @@ def members(
     unfit: str = "",
     clock: Any = None,
     files: Any = None,
+    roster: Roster | None = None,
 ) -> tuple[Members, list[PeerMessage]]:
     """One replica's members, and the messages they send."""
     ports: dict[str, Any] = {field.name: MagicMock() for field in fields(MemberPorts)}
@@ -38,6 +40,7 @@ def members(
     ports["unfit"].return_value = unfit
     ports["clock_ms"].return_value = 1_000
     ports["digests"] = AppliedDigests()
+    ports["roster"] = roster or Roster.founding(replica, 3)
     core = SimpleNamespace(is_voter=has_vote)
     ports["driver"].return_value = MagicMock(progress=NORMAL, core=core)
     ports["files"].superblock.exists = False

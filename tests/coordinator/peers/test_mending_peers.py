@@ -14,6 +14,7 @@ from coordinator.app import snapshot_repair as mending_module
 from coordinator.app.members import MemberPorts, Members
 from coordinator.app.snapshot_repair import mend
 from coordinator.base.alarms import Alarms
+from coordinator.base.roster import Roster
 from coordinator.peers.files_only import FilesOnly
 from coordinator.peers.peers import PeersConfig
 from coordinator.peers.tls import certificate_name
@@ -90,7 +91,8 @@ def members(configuration: PeersConfig, alarms: Alarms) -> Members:
     names = MemberPorts.__dataclass_fields__
     ports = MemberPorts(**{name: MagicMock() for name in names})
     ports.files.superblock.exists = False  # type: ignore[misc]
-    return Members(configuration, replace(ports, alarms=alarms))
+    roster = Roster.founding(configuration.replica_id, configuration.replica_count)
+    return Members(configuration, replace(ports, alarms=alarms, roster=roster))
 
 
 async def test_a_certificate_is_renewed_meanwhile(

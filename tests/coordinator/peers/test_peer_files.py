@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import grpc.aio
 import pytest
 
+from coordinator.peers import fetch as fetch_module
 from coordinator.peers import files as files_module
+from coordinator.peers import send_shares
 from coordinator.peers.fetch import ADOPTED, SnapshotFetcher
+from coordinator.peers.send_shares import SendShares
+from coordinator.snapshot.copies import CopyDirectories
 from coordinator.snapshot.errors import PeerFileUnavailable
 from coordinator.snapshot.files import SnapshotFiles
+from coordinator.snapshot.layout import layer_file
 from coordinator.snapshot.ports import PinnedFiles, SnapshotFile
 from coordinator.snapshot.provider import StoredSnapshots
 from testkit.generation_builders import Sections, entities, memory, open_files
@@ -34,6 +41,7 @@ CHUNK_BYTES = 256
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Send even a small layer in several chunks."""
     monkeypatch.setattr(files_module, "CHUNK_BYTES", CHUNK_BYTES)
+    monkeypatch.setattr(send_shares, "CHUNK_BYTES", CHUNK_BYTES)
 
 
 def stored() -> SnapshotFiles:
@@ -71,10 +79,13 @@ class _Breaking:
     def files(self) -> Any:
         return self.whole.files
 
-    async def read(self, file: SnapshotFile, chunk_bytes: int) -> AsyncGenerator[bytes]:
-        left = self.chunks
-        async for chunk in self.whole.read(file, chunk_bytes):
-            if not left:
+    async def read(
+        self, file: SnapshotFile, chunk_bytes: int, offset: int = 0, *, is_verified: bool = False
+    ) -> AsyncGenerator[bytes]:
+        left = self.chunks - offset // chunk_bytes
+        whole = self.whole.read(file, chunk_bytes, offset, is_verified=is_verified)
+        async for chunk in whole:
+            if left <= 0:
                 raise Refusal(Reason.REASON_SNAPSHOT_DAMAGED, "the disk has gone")
             left -= 1
             yield chunk
@@ -124,6 +135,108 @@ async def test_a_transfer_goes_on_where_it_was() -> None:
         whole = b"".join(await fetched(fetcher, (1,), layer))
         for offset in (1, CHUNK_BYTES, CHUNK_BYTES + 1, len(whole) - 1, len(whole)):
             assert b"".join(await fetched(fetcher, (1,), layer, offset)) == whole[offset:]
+
+
+async def part(
+    fetcher: SnapshotFetcher, replica: int, layer: LayerReference, begin: int, end: int
+) -> bytes:
+    """Return a part of a layer."""
+    found = fetcher.part(replica, GENERATION, layer.digest, begin, end)
+    return b"".join([chunk async for chunk in found])
+
+
+async def test_a_part_of_a_layer() -> None:
+    """A part has the bytes of its place, and no more are sent than it has."""
+    async with fetching(StoredSnapshots(stored())) as fetcher:
+        layer = max(await layers(fetcher), key=lambda layer: layer.size_bytes)
+        whole = b"".join(await fetched(fetcher, (1,), layer))
+        size = len(whole)
+        for begin, end in ((0, 1), (0, size), (CHUNK_BYTES, 2 * CHUNK_BYTES), (5, 600), (9, size)):
+            assert await part(fetcher, 1, layer, begin, end) == whole[begin:end]
+        with pytest.raises(PeerFileUnavailable, match=f"ends at {size} of {size + 5} bytes"):
+            await part(fetcher, 1, layer, 0, size + 5)
+        with pytest.raises(PeerFileUnavailable, match="UNAVAILABLE"):
+            await part(fetcher, 2, layer, 0, 1)
+
+
+async def test_a_layer_in_parts_is_verified_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All copies are read before the first part, and again once that was long ago."""
+    scrubbed, scrub = list[str](), CopyDirectories.scrub
+
+    def scrub_noted(copies: CopyDirectories, name: str, check: Any) -> Any:
+        scrubbed.append(name)
+        return scrub(copies, name, check)
+
+    monkeypatch.setattr(CopyDirectories, "scrub", scrub_noted)
+    for verified_for_ms, times in ((60_000, 1), (0, 4)):
+        monkeypatch.setattr(files_module, "VERIFIED_FOR_MS", verified_for_ms)
+        async with fetching(StoredSnapshots(stored())) as fetcher:
+            layer = max(await layers(fetcher), key=lambda layer: layer.size_bytes)
+            scrubbed.clear()
+            for begin in range(0, 4 * CHUNK_BYTES, CHUNK_BYTES):
+                await part(fetcher, 1, layer, begin, begin + CHUNK_BYTES)
+        assert scrubbed.count(layer_file(layer.digest)) == times
+
+
+async def test_nothing_is_read_beyond_a_part() -> None:
+    """The server ends where the part ends, whether or not its caller has left."""
+    written: list[bytes] = []
+
+    async def write(message: bytes) -> None:
+        written.append(pb.ReadLayerResponse.FromString(message).data)
+
+    async def take(_: int) -> None:
+        return
+
+    context: Any = SimpleNamespace(write=write)
+    async with StoredSnapshots(stored()).pinned(GENERATION) as pinned:
+        file = max(pinned.files, key=lambda file: file.size_bytes)
+        sending = files_module.Sending(file, 10, CHUNK_BYTES + 5)
+        await files_module.send_file(pinned, sending, CHUNK_BYTES, take, context)
+    assert [len(data) for data in written] == [CHUNK_BYTES, 5]
+
+
+async def test_a_part_from_an_older_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peer that does not know of parts sends the rest of the file, and is left in time."""
+    older = files_module.Sending
+
+    def all_of_it(file: SnapshotFile, offset: int, *_: int) -> files_module.Sending:
+        return older(file, offset, 0)
+
+    monkeypatch.setattr(files_module, "Sending", all_of_it)
+    async with fetching(StoredSnapshots(stored())) as fetcher:
+        layer = max(await layers(fetcher), key=lambda layer: layer.size_bytes)
+        whole = b"".join(await fetched(fetcher, (1,), layer))
+        assert await part(fetcher, 1, layer, 10, 700) == whole[10:700]
+
+
+async def test_what_was_sent_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peer counts what it has sent to each replica, and sends no more than the part."""
+    taken: list[tuple[int, int]] = []
+
+    async def take(_: SendShares, replica: int, size_bytes: int) -> None:
+        taken.append((replica, size_bytes))
+
+    monkeypatch.setattr(SendShares, "take", take)
+    async with fetching(StoredSnapshots(stored())) as fetcher:
+        layer = max(await layers(fetcher), key=lambda layer: layer.size_bytes)
+        await part(fetcher, 1, layer, 10, 700)
+    assert taken == [(0, CHUNK_BYTES), (0, CHUNK_BYTES), (0, 690 - 2 * CHUNK_BYTES)]
+
+
+async def test_a_stall_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fetch of which nothing more comes ends after its time, with what was wrong."""
+
+    async def take(_: SendShares, __: int, size_bytes: int) -> None:
+        if size_bytes < CHUNK_BYTES:
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(SendShares, "take", take)
+    monkeypatch.setattr(fetch_module, "CHUNK_TIMEOUT_MS", 50)
+    async with fetching(StoredSnapshots(stored())) as fetcher:
+        layer = max(await layers(fetcher), key=lambda layer: layer.size_bytes)
+        with pytest.raises(PeerFileUnavailable, match="replica 1: nothing within 50 ms"):
+            await part(fetcher, 1, layer, 0, CHUNK_BYTES + 5)
 
 
 async def test_another_peer_finishes_what_one_began() -> None:
@@ -178,7 +291,8 @@ async def test_a_peer_that_sends_something_else(
 ) -> None:
     """A chunk of another place, or an empty one, is not part of the file."""
 
-    async def send(_: Any, __: Any, ___: int, context: Any) -> None:
+    async def send(*arguments: Any) -> None:
+        context = arguments[-1]
         await context.write(response.SerializeToString())
 
     monkeypatch.setattr(files_module, "send_file", send)
@@ -231,8 +345,31 @@ async def test_places_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     async with fetching(StoredSnapshots(stored())) as fetcher:
         layer = max(await layers(fetcher), key=lambda layer: layer.size_bytes)
         monkeypatch.setattr(files_module, "FILES_OPEN_MAX", 0)
-        with pytest.raises(PeerFileUnavailable, match="try again later"):
-            await fetched(fetcher, (1,), layer)
+        with pytest.raises(PeerFileUnavailable, match="try again later") as caught:
+            await part(fetcher, 1, layer, 0, 1)
+        assert caught.value.is_busy
+
+
+async def test_one_peer_does_not_take_all_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peer that reads as many files as it may is told so, and its places come back."""
+    monkeypatch.setattr(files_module, "FILES_OPEN_PER_PEER_MAX", 1)
+    has_begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def take(_: SendShares, __: int, ___: int) -> None:
+        has_begun.set()
+        await may_end.wait()
+
+    monkeypatch.setattr(SendShares, "take", take)
+    async with fetching(StoredSnapshots(stored())) as fetcher:
+        layer = (await layers(fetcher))[0]
+        reading = asyncio.ensure_future(part(fetcher, 1, layer, 0, 1))
+        await has_begun.wait()
+        with pytest.raises(PeerFileUnavailable, match="1 of them by replica 0") as caught:
+            await part(fetcher, 1, layer, 0, 1)
+        assert caught.value.is_busy
+        may_end.set()
+        await reading
+        assert await part(fetcher, 1, layer, 0, 1)
 
 
 async def test_malformed_requests() -> None:

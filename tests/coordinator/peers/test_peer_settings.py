@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from coordinator.app.config import parse
 from coordinator.base.errors import ConfigError
+from coordinator.peers.send_shares import SEND_BYTES_PER_S
 from coordinator.peers.settings import PeerSettings, PeerTls, add_arguments, settings_of
 from viewstamp.limits import STANDBYS_MAX
 from viewstamp.routing import SERVICE_NAMES
@@ -36,9 +38,22 @@ def test_all_peers_are_named() -> None:
 
 
 def test_all_replicas_can_be_given_the_same_flags() -> None:
-    """A replica ignores its own address among the peers, so one pod template serves all."""
-    told = settings(LISTEN, *PEERS, "--peer=1=10.0.0.1:7410")
-    assert told == settings(LISTEN, *PEERS)
+    """A replica does not link to itself: its own address among the peers is where others reach it,
+    so one pod template serves all."""
+    told, named = settings(LISTEN, *PEERS), settings(LISTEN, *PEERS, "--peer=1=host-1:7410")
+    assert told is not None
+    assert named == replace(told, own_address="host-1:7410")
+
+
+def test_how_fast_peers_get_snapshot_files() -> None:
+    """The flag says it for replicas of the founding and for those that join; 0 sets no limit."""
+    for flags in ((LISTEN, *PEERS), (LISTEN, *PEERS, "--join")):
+        for said, bytes_per_s in (((), SEND_BYTES_PER_S), (("0",), 0), (("1024",), 1024)):
+            made = settings(*flags, *(f"--peer-snapshot-bytes-per-s={each}" for each in said))
+            assert made is not None
+            assert made.send_bytes_per_s == bytes_per_s
+        with pytest.raises(ValueError, match="give at least 1024"):
+            settings(*flags, "--peer-snapshot-bytes-per-s=1023")
 
 
 STANDBYS = ["--standby=3=10.0.0.4:7410", "--standby=4=10.0.0.5:7410"]
@@ -102,7 +117,73 @@ def test_wrong_flags(flags: list[str], says: str) -> None:
     assert says in str(caught.value)
 
 
-@pytest.mark.parametrize("flags", [[LISTEN], PEERS[:1], TLS, ["--standby=1=a:1"]])
+def test_a_lone_replica_may_listen_for_those_that_come_later() -> None:
+    """With an address for others it can grow; without one it speaks to nobody."""
+    assert settings(replica=0, count=1) is None
+    assert settings(LISTEN, "--peer=0=a:7", replica=0, count=1) == PeerSettings(
+        "10.0.0.1:7410", {}, None, own_address="a:7"
+    )
+
+
+def test_who_joins_names_whom_to_ask() -> None:
+    """Its peers are asked about the cluster, so no counts are needed; one must be named."""
+    joins = settings(LISTEN, "--join", "--peer=0=a:1", "--peer=7=b:2", replica=7, count=1)
+    assert joins == PeerSettings("10.0.0.1:7410", {0: "a:1"}, None, own_address="b:2", joins=True)
+    for flags, says in (
+        (["--join", "--peer=0=a:1"], "--peer-listen is missing"),
+        ([LISTEN, "--join"], "--join needs --peer"),
+        ([LISTEN, "--join", "--peer=7=b:2"], "--join needs --peer"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            settings(*flags, replica=7, count=1)
+
+
+def test_who_asks_for_its_id_asks_all_but_itself() -> None:
+    """One template serves all pods: each leaves out its own address, whatever its id. No standby is
+    counted from the ids that flags guess, and no id is needed."""
+    flags = [LISTEN, "--join-as=pod-1:1", *(f"--peer={each}=pod-{each}:1" for each in range(3))]
+    asks = settings(*flags, replica=0, count=1)
+    assert asks == PeerSettings(
+        *("10.0.0.1:7410", {0: "pod-0:1", 2: "pod-2:1"}, None),
+        own_address="pod-1:1",
+        joins=True,
+        asks_id=True,
+    )
+    assert (asks.standbys_beside(1, 0), asks.said_addresses) == (0, {})
+    assert parse(["--data-directory=/data", *SERVICES, *flags]).replica_count == 0
+    for wrong, says in (
+        (["--join-as=pod-1:1", "--peer=0=a:1"], "--peer-listen is missing"),
+        ([LISTEN, "--join-as=pod-1", "--peer=0=a:1"], "--join-as is 'pod-1': give HOST:PORT"),
+        ([LISTEN, "--join-as=a:1", "--peer=0=a:1"], "--join-as needs --peer"),
+        ([*flags, "--standby=3=a:1"], "--standby and --join-as exclude each other"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            settings(*wrong, replica=0, count=1)
+
+
+@pytest.mark.parametrize(
+    ("replica", "named", "standbys"),
+    [(0, (1, 2), 0), (0, (1, 2, 3), 1), (3, (0, 1, 2), 1), (3, (0, 1, 2, 4), 2), (1, (0,), 0)],
+)
+def test_who_joins_counts_the_standbys_of_the_founding(
+    replica: int, named: tuple[int, ...], standbys: int
+) -> None:
+    """Its flags name all others by --peer. If a standby were not counted, its id would be given
+    again to the next replica that is added."""
+    flags = [f"--peer={each}=host-{each}:1" for each in named]
+    joins = settings(LISTEN, "--join", *flags, replica=replica, count=1)
+    assert joins is not None
+    assert joins.standbys_beside(3, replica) == standbys
+
+
+def test_flags_of_a_founder_count_its_standbys() -> None:
+    """They name each standby as one."""
+    told = settings(LISTEN, *PEERS, *STANDBYS)
+    assert told is not None
+    assert told.standbys_beside(3, 1) == 2
+
+
+@pytest.mark.parametrize("flags", [PEERS[:1], TLS, ["--standby=1=a:1"]])
 def test_flags_without_peers(flags: list[str]) -> None:
     """A cluster of one that is given peers was started with a flag missing."""
     with pytest.raises(ConfigError, match="need --replica-count of at least 2"):

@@ -32,6 +32,7 @@ class PlannedCore:
     unapplied_count: int = 0
     events: list[vsr.Event] = field(default_factory=list)
     journals: bool = False  # each received entry
+    membership: vsr.Membership = field(default_factory=lambda: vsr.Membership(0, (0, 1, 2)))
 
     @property
     def marks(self) -> Any:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from coordinator.base.roster import Roster
 from coordinator.replica.cluster_clock import (
     CLOCK_BOUND_MS,
     CLOCK_SAMPLE_MS,
@@ -29,11 +30,14 @@ BOUND = CLOCK_BOUND_MS * 1_000
 class ClockTrial:
     """One replica of several: its two clocks, and what it hears. Times are microseconds."""
 
-    def __init__(self, voters: int = 3, replica: int = 0, ahead_us: int = 0) -> None:
+    def __init__(
+        self, voters: int = 3, replica: int = 0, ahead_us: int = 0, standbys: int = 0
+    ) -> None:
         self.true_us = NOW
         self.ahead_us = ahead_us
         self.own = OwnClock(lambda: self.true_us + self.ahead_us, lambda: self.true_us - NOW)
-        self.clock = ClusterClock(self.own, replica, voters)
+        self.roster = Roster.founding(replica, voters, standbys)
+        self.clock = ClusterClock(self.own, self.roster)
 
     def hears(self, ahead_us: Mapping[int, int]) -> None:
         """Hear from replicas whose clocks are so far ahead."""
@@ -120,10 +124,10 @@ def test_builds_that_tell_no_clock_stop_nothing() -> None:
 
 def test_a_standby_has_no_say() -> None:
     """The clock of a standby counts neither for itself nor for others."""
-    standby = ClockTrial(replica=3, ahead_us=YEARS)
+    standby = ClockTrial(replica=3, ahead_us=YEARS, standbys=1)
     standby.hears({0: 0, 1: S, 2: 2 * S})
     assert standby.error_us == S
-    voter = ClockTrial()
+    voter = ClockTrial(standbys=1)
     voter.hears({3: YEARS, 4: YEARS})
     assert voter.clock.stamp_us() == 0
 
@@ -190,3 +194,63 @@ def test_a_view_says_who_is_off() -> None:
     alone = ClockTrial(ahead_us=YEARS)
     alone.hears({1: 0})
     assert (alone.clock.view().wrong_us, alone.clock.view().is_backed) == ({0: YEARS}, False)
+
+
+@pytest.mark.parametrize(
+    ("founding", "before", "members", "after", "error_us"),
+    [
+        # A removed replica's clock is forgotten, and not heard again.
+        ((3, 0), {1: S, 2: 2 * S}, ((0, 1), ()), {}, 0),
+        ((3, 0), {1: -S, 2: -2 * S}, ((0, 1), ()), {}, -S),
+        ((3, 0), {1: -2 * S, 2: -S}, ((0, 2), ()), {1: -YEARS}, -S),
+        ((3, 0), {1: -S, 2: -S}, ((0,), ()), {1: -S, 2: -S}, 0),
+        ((3, 0), {2: 0}, ((0, 1), ()), {2: 0}, None),
+        # A new voter counts once it was heard, and not before.
+        ((1, 0), {}, ((0, 1), ()), {}, None),
+        ((1, 0), {1: -S}, ((0, 1), ()), {}, None),
+        ((1, 0), {}, ((0, 1), ()), {1: -S}, -S),
+        ((2, 0), {1: -S}, ((0, 1, 2), ()), {2: 0}, 0),
+        ((2, 0), {1: -S}, ((0, 1, 2), ()), {}, -S),
+        # A standby has no say; as a voter it has one at once.
+        ((1, 0), {}, ((0,), (1,)), {1: -S}, 0),
+        ((2, 1), {1: -2 * S, 2: -S}, ((0, 1, 2), ()), {}, -S),
+        ((2, 1), {1: -2 * S, 2: -S}, ((0, 1), (2,)), {}, -2 * S),
+        # The majority is another one: more voters have to be heard, or fewer.
+        ((3, 0), {1: 0}, ((0, 1, 2, 3, 4), ()), {}, None),
+        ((3, 0), {1: 0}, ((0, 1, 2, 3, 4), ()), {4: S}, 0),
+        ((5, 0), {1: S}, ((0, 1, 2), ()), {}, 0),
+        # This replica was removed: its clock has no say.
+        ((3, 0), {1: S, 2: 2 * S}, ((1, 2), ()), {}, S),
+        ((3, 0), {1: S, 2: 2 * S}, ((2,), ()), {}, 2 * S),
+        ((3, 0), {1: S}, ((1, 2), ()), {}, None),
+    ],
+)
+def test_clocks_of_the_voters_of_the_moment_count(
+    founding: tuple[int, int],
+    before: Mapping[int, int],
+    members: tuple[tuple[int, ...], tuple[int, ...]],
+    after: Mapping[int, int],
+    error_us: int | None,
+) -> None:
+    """The time follows the voters of the epoch; without enough of them there is none (None)."""
+    voters, standbys = founding
+    trial = ClockTrial(voters, standbys=standbys)
+    trial.hears(before)
+    assert trial.clock.now_us() > 0  # which is kept for a moment
+    trial.roster.enter(*members)
+    trial.hears(after)
+    assert trial.clock.is_known() is (error_us is not None)
+    assert (trial.error_us if trial.clock.is_known() else None) == error_us
+
+
+@pytest.mark.parametrize("members", [((1, 2), ()), ((1, 2), (0,)), ((1,), ())])
+def test_a_removed_replica_sees_its_own_clock(
+    members: tuple[tuple[int, ...], tuple[int, ...]],
+) -> None:
+    """Who has no vote any more sees how far its clock is off, among those of the voters."""
+    trial = ClockTrial(ahead_us=YEARS)
+    trial.hears({1: 0, 2: 0})
+    trial.roster.enter(*members)
+    view = trial.clock.view()
+    assert view.ahead_us == {0: YEARS, **dict.fromkeys(members[0], 0)}
+    assert (view.is_backed, view.wrong_us) == (True, {0: YEARS})

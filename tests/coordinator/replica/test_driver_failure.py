@@ -17,6 +17,7 @@ class FakeCore:
     """A core that answers each event with what is planned."""
 
     unapplied_count = 0
+    membership = vsr.Membership(0, (0,))
 
     def __init__(self, *effects: vsr.Effect) -> None:
         """Plan the effects of the first step."""

@@ -31,11 +31,21 @@ def seen(
     is_full: bool = False,
     writing: int | None = None,
     has_fit_peer: bool = True,
+    is_alone: bool = False,
 ) -> Seen:
     """Return the result of a look. `writing` is the number of the write under way."""
     services = {"users": UP, "streams": streams}
     is_writing = writing is not None
-    return Seen(committed, applied, services, is_full, is_writing, writing or 0, has_fit_peer)
+    return Seen(
+        committed,
+        applied,
+        services,
+        is_full,
+        is_writing,
+        writing or 0,
+        has_fit_peer,
+        is_alone=is_alone,
+    )
 
 
 class FitnessTrial:
@@ -121,6 +131,20 @@ def test_the_core_is_told_of_changes_alone() -> None:
         trial.sees(found)
     assert trial.told == [vsr.Unfit(FULL), vsr.Fit(), vsr.Unfit(FULL), vsr.Fit()]
     assert trial.said == [FULL, ""]
+
+
+def test_nothing_speaks_against_one_that_leads_in_any_case() -> None:
+    """A reason begins when a second voter comes, and ends when this one is alone again; whether
+    stages stand still is told all the same."""
+    trial = FitnessTrial()
+    alone = seen(8, has_fit_peer=False, is_alone=True)
+    trial.sees(alone, LATE)
+    assert (trial.fitness.reason, trial.said, trial.stalled) == ("", [], [STUCK])
+    trial.sees(seen(8))
+    assert (trial.fitness.reason, trial.said, trial.told) == (STUCK, [STUCK], [vsr.Unfit(STUCK)])
+    trial.sees(alone)
+    assert (trial.fitness.reason, trial.said) == ("", [STUCK, ""])
+    assert trial.told[-1] == vsr.Fit()
 
 
 def test_stages_that_stand_still_are_told_of_once() -> None:

@@ -97,6 +97,7 @@ class OpenCore:
 
     def __init__(self) -> None:
         self.unapplied_count = 0
+        self.membership = vsr.Membership(0, (0,))
         self.admitted: list[bytes] = []
 
     def batch_refusal(self) -> None:

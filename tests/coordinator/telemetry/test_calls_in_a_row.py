@@ -110,7 +110,7 @@ class Way:
         self.traces = self.gateway.packed(asked([(REGISTER_CODE, count)], said), user_id=7)
         (self.trace,) = self.traces
         self.trace.queued_ns = self.trace.started_ns
-        self.watch = ReplicaWatch(Recorder([self.kept]), None, Sampler(1.0), is_alone=True)
+        self.watch = ReplicaWatch(Recorder([self.kept]), None, Sampler(1.0), is_alone=lambda: True)
         telemetry = Telemetry("streams", TelemetrySettings())
         telemetry.recorder = Recorder([self.applied])
         self.service = ApplyWatch("streams", telemetry)

@@ -186,7 +186,7 @@ class Applying:
     def __init__(self) -> None:
         """Trace every prepare."""
         self.kept = Kept()
-        self.watch = ReplicaWatch(Recorder([self.kept]), None, Sampler(1.0), is_alone=True)
+        self.watch = ReplicaWatch(Recorder([self.kept]), None, Sampler(1.0), is_alone=lambda: True)
 
     def apply(self, op: int, batch: PrepareBatch | None) -> None:
         """Take a prepare from admission until it is applied."""

@@ -9,6 +9,7 @@ import re
 import threading
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Iterable
 from functools import partial
 from itertools import count
@@ -24,6 +25,9 @@ from coordinator.app.gauges import gauges, gauges_of_disks
 from coordinator.mux import types as mux_types
 from coordinator.replica.batcher import PrepareBatch
 from coordinator.replica.cluster_clock import ClockView
+from coordinator.scrub.remedies import DamagedPart
+from coordinator.scrub.tally import ScrubTally
+from coordinator.telemetry.archive import archive_families
 from coordinator.telemetry.metrics import ReplicaMetrics, gauge_families
 from coordinator.telemetry.past import past_families
 from coordinator.telemetry.watch import ReplicaWatch
@@ -65,8 +69,13 @@ def replica_gauges() -> Iterable[Any]:
             sessions=[1],
             catalog=SimpleNamespace(latest_completed=lambda: SimpleNamespace(decided_at=8_000_000)),
         ),
+        scrubber=SimpleNamespace(tally=ScrubTally(standing=Counter({DamagedPart.FILE: 2}))),
         orchestrator=SimpleNamespace(adopted_generation=4, current_generation=lambda: 5),
-        refused_hellos=lambda: {"other_cluster": 3},
+        links=SimpleNamespace(
+            refused_hellos=lambda: {"other_cluster": 3},
+            silences_ms=lambda: {1: 250},
+            sent_snapshot_bytes=lambda: {1: 4_096},
+        ),
         certificates=SimpleNamespace(
             expiries=[Expiry("--tls-certificate", Path("tls.crt"), 1, 86_400, 86_400)]
         ),
@@ -74,7 +83,6 @@ def replica_gauges() -> Iterable[Any]:
         replica_id=0,
         clock=lambda: ClockView(0, {0: 0, 1: -2_500_000}, True),
         peers=lambda: [cluster_pb2.Replica(replica_id=1, commit=9, applied=5)],
-        silences_ms=lambda: {1: 250},
         directories={"data": Path("/")},
     )
     return gauge_families(gauges(sources))
@@ -91,6 +99,20 @@ def past_numbers() -> Iterable[Any]:
         is_building=True,
     )
     return past_families(counts)
+
+
+def archive_numbers() -> Iterable[Any]:
+    """Return what is counted of shipping to an archive that was read."""
+    counts: Any = SimpleNamespace(
+        lag=SimpleNamespace(ops=4),
+        lag_ms=1_500,
+        archived_op=12,
+        is_archive_known=True,
+        shipped_bytes=700,
+        failures=1,
+        gaps=0,
+    )
+    return archive_families(counts)
 
 
 def page_of(telemetry: Telemetry, *families: Any) -> dict[str, Any]:
@@ -124,7 +146,9 @@ def told(families: dict[str, Any]) -> set[str]:
 
 def test_coordinator_tells_what_is_documented() -> None:
     """The coordinator's page has exactly the documented metrics."""
-    families = page_of(metered(), replica_metrics().families, replica_gauges, past_numbers)
+    families = page_of(
+        metered(), replica_metrics().families, replica_gauges, past_numbers, archive_numbers
+    )
     assert told(families) == documented("Every process") | documented("Coordinator")
 
 
@@ -142,11 +166,15 @@ def test_numbers_are_looked_up_when_asked() -> None:
     families = page_of(metered(), replica_gauges)
     assert families["viewstamp_queue_depth"].samples[0].value == 3
     assert families["viewstamp_watches"].samples[0].value == 2
+    standing = families["viewstamp_scrub_standing"].samples
+    assert {each.labels["part"] for each in standing if each.value == 2} == {"file"}
     assert families["viewstamp_snapshot_generation"].samples[0].value == 4
     assert families["viewstamp_snapshot_completed_timestamp_seconds"].samples[0].value == 8
     (lag,) = families["viewstamp_peer_lag_ops"].samples
     assert (lag.labels["replica"], lag.value) == ("1", 4)
     assert families["viewstamp_peer_silence_seconds"].samples[0].value == 0.25
+    (sent,) = families["viewstamp_peer_snapshot_bytes"].samples
+    assert (sent.labels["replica"], sent.value) == ("1", 4_096)
     offsets = families["viewstamp_clock_offset_seconds"].samples
     assert {one.labels["replica"]: one.value for one in offsets} == {"0": 0, "1": -2.5}
     free, size = (families[f"viewstamp_filesystem_{name}_bytes"] for name in ("free", "size"))
@@ -275,7 +303,7 @@ def test_times_of_a_prepare_are_counted(
     monkeypatch.setattr(time, "time_ns", lambda: next(seconds) * NANOSECONDS_PER_SECOND)
     metrics = replica_metrics()
     recorder = Recorder([Kept()]) if is_recorded else None
-    watch = ReplicaWatch(recorder, metrics, Sampler(1.0), is_alone=False)
+    watch = ReplicaWatch(recorder, metrics, Sampler(1.0), is_alone=lambda: False)
     header = SimpleNamespace(op=5, view=0, first_revision=9, command_count=1, size=1)
     prepares: list[Any] = [SimpleNamespace(op=5, header=header)]
     watch.persisting(prepares, lambda _: PrepareBatch(b"12345", 1, [], []))

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import gc
+import time
 import weakref
+from itertools import count
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from coordinator.app.telemetry import ReplicaTelemetry
+from coordinator.base.roster import Roster
+from coordinator.gateway.routes import Routes
 from coordinator.mux import types as mux_types
 from coordinator.replica.batcher import LooseCommand, PrepareBatch
 from coordinator.telemetry.metrics import COUNTED_TOGETHER, ReplicaMetrics
+from coordinator.telemetry.prepares import PrepareNotes
 from coordinator.telemetry.watch import ReplicaWatch
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
 from viewstamp.api.log.v1 import log_pb2
+from viewstamp.telemetry.metrics import NANOSECONDS_PER_SECOND
 from viewstamp.telemetry.sampling import Sampler
+from viewstamp.telemetry.settings import Telemetry, TelemetrySettings
 
 STAGE = mux_types.Stage.STREAMS
 
@@ -28,7 +39,7 @@ class NotingReplica:
     def __init__(self) -> None:
         """Begin with nothing."""
         self.metrics = ReplicaMetrics(str)
-        self.watch = ReplicaWatch(None, self.metrics, Sampler(1.0), is_alone=True)
+        self.watch = ReplicaWatch(None, self.metrics, Sampler(1.0), is_alone=lambda: True)
 
     def persist(self, op: int, batch: PrepareBatch | None) -> None:
         """Journal an entry, admitted here if it has a batch."""
@@ -87,3 +98,29 @@ def test_an_entry_that_another_primary_replaced() -> None:
     replica.apply(1)
 
     assert replica.counted() == [0, 0]
+
+
+def test_only_one_that_is_alone_replicates_in_no_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit takes time while others have votes; who is alone commits with the own sync. Both
+    change while the replica runs."""
+    seconds = count(1)
+    monkeypatch.setattr(time, "time_ns", lambda: next(seconds) * NANOSECONDS_PER_SECOND)
+    roster = Roster.founding(0, 1)
+    telemetry = Telemetry("coordinator", TelemetrySettings(directory=tmp_path))
+    kept: list[PrepareNotes] = []
+    recorder: Any = SimpleNamespace(record=kept.append)
+    telemetry.recorder = recorder
+    told = ReplicaTelemetry(telemetry, Routes(lambda: 0), roster)
+    for op, members in enumerate((((0,), ()), ((0,), (1,)), ((0, 1), ()), ((0,), ())), 1):
+        roster.enter(*members)
+        header = SimpleNamespace(op=op, view=0, first_revision=op, command_count=1, size=3)
+        prepares: list[Any] = [SimpleNamespace(op=op, header=header)]
+        told.persisting(prepares, lambda _: PrepareBatch(b"abc", 1, [], []))
+        told.persisted(prepares)
+        told.committed(op)
+        told.handed_over(op)
+        told.applied(mux_types.Applied(op, 0, op, (), ()))
+    telemetry.close()
+    assert [each.committed_ns == each.durable_ns for each in kept] == [True, True, False, True]

@@ -9,6 +9,7 @@ was durable on a replication quorum of disks before anyone executed it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from random import Random
 
 from coordinator.vsr import (
@@ -46,8 +47,15 @@ from coordinator.vsr import (
     Tick,
 )
 from coordinator.vsr.log import LOG_TAIL_PREPARES
+from coordinator.vsr.membership import (
+    FOUNDING_EPOCH,
+    Membership,
+    epoch_of,
+    founding,
+    view_in,
+)
 from coordinator.vsr.messages import CommittedGoneMessage, CommittedMessage, RepairMessage
-from coordinator.vsr.quorum import QUORUMS
+from tests.coordinator.vsr import membership_bodies as bodies
 from viewstamp.format.prepare import seal
 from viewstamp.limits import BOOT_NONCE_BYTES, HEARTBEAT_MS, TICK_MS
 
@@ -57,14 +65,16 @@ FEATURE_LEVEL = 1
 STANDBY_JOINS_MS = 3 * HEARTBEAT_MS
 
 
-def read_initial_members(body: bytes) -> Sequence[bytes]:
-    """The nonces of a Founded body as these tests write it: one after the other."""
-    return [body[at : at + BOOT_NONCE_BYTES] for at in range(0, len(body), BOOT_NONCE_BYTES)]
-
-
-def configuration(replica: int, replica_count: int, standby_count: int = 0) -> Configuration:
+def configuration(
+    replica: int,
+    replica_count: int,
+    standby_count: int = 0,
+    membership: Membership | None = None,
+) -> Configuration:
     """The configuration of one replica of the test cluster."""
-    return Configuration(CLUSTER_ID, replica, replica_count, FEATURE_LEVEL, standby_count)
+    return Configuration(
+        CLUSTER_ID, replica, replica_count, FEATURE_LEVEL, standby_count, membership
+    )
 
 
 Arrives = Callable[[int, Message], bool]
@@ -94,15 +104,20 @@ class CoreMachine:
         self.first_held_op = 1
         self.generation = 0
         self.superblock: CoreState | None = None
+        self.disks = 0
+        is_founding = index < replica_count + standby_count
+        self.told = None if is_founding else Membership(0, (0,), (index,))
+        """What a replica that was added later is told of the cluster."""
         self.forget()
 
     def forget(self) -> None:
         """Lose what a crash loses: the process and all writes under way."""
         self.replica = Replica(
-            configuration(self.index, self.replica_count, self.standby_count),
+            configuration(self.index, self.replica_count, self.standby_count, self.told),
             seal=seal,
-            read_initial_members=read_initial_members,
+            read_initial_members=bodies.read_initial_members,
             jitter=self.jitter,
+            read_membership=bodies.read_membership,
         )
         self.writes: list[Prepare | DiscardAfter] = []
         self.unread: set[int] = set()
@@ -120,7 +135,7 @@ class CoreMachine:
         """Another part of the limit for each replica, and always the same; or a random one."""
         if self.random is not None:
             return self.random.randint(0, limit)
-        return limit * self.index // (self.replica_count + self.standby_count)
+        return limit * self.index // max(self.replica_count + self.standby_count, self.index + 1)
 
     def intact(self, op: int) -> Prepare | None:
         """Return the result of a journal read; None if the record is damaged, or absent."""
@@ -134,6 +149,7 @@ class CoreMachine:
     def lose_disk(self) -> None:
         """Come back with an empty one."""
         self.lost, self.journal, self.superblock = self.journal, [], None
+        self.disks += 1
         self.damaged = set()
 
     @property
@@ -179,7 +195,23 @@ class CoreMachine:
             for op in faulty
             if op < head_op and op + 1 not in self.damaged
         )
-        return Start(self.superblock, suffix, nonce, base_op, faulty, is_hidden, checksums)
+        changes = tuple(self.journal[header.op - 1] for header in suffix if header.ends_epoch)
+        return Start(
+            self.superblock,
+            suffix,
+            nonce,
+            base_op,
+            faulty,
+            is_hidden,
+            checksums,
+            changes,
+            self.disk_id,
+        )
+
+    @property
+    def disk_id(self) -> bytes:
+        """The id of its data directory: an empty one that takes its place has another."""
+        return bytes([self.index, self.disks])
 
     def holds(self, header: PrepareHeader) -> bool:
         """Whether this disk has, or had before it was damaged, the entry durably."""
@@ -197,30 +229,38 @@ class CoreCluster:
     The first `replica_count` have a vote, the others are standbys.
     """
 
-    def __init__(self, replica_count: int, standby_count: int = 0) -> None:
+    def __init__(self, replica_count: int, standby_count: int = 0, newcomer_count: int = 0) -> None:
         self.replica_count = replica_count
+        member_count = replica_count + standby_count
         self.machines = [
             CoreMachine(index, replica_count, standby_count)
-            for index in range(replica_count + standby_count)
+            for index in range(member_count + newcomer_count)
         ]
+        self.memberships = {FOUNDING_EPOCH: founding(replica_count, standby_count)}
+        """Who belongs to the cluster in each epoch that began."""
         self.network: list[tuple[int, Send]] = []
         self.history: dict[int, bytes] = {}
         self.admitted_ops: list[int] = []
         self.reads: dict[int, int] = {}
         """By token: the last entry that anyone had executed when the read was asked for."""
         self.now_ticks = 0
-        self.stopped: set[int] = set()
+        self.stopped: set[int] = set(range(member_count, member_count + newcomer_count))
         """Replicas without a process: what is sent to them is lost."""
 
     @property
+    def membership(self) -> Membership:
+        """Who belongs to the cluster in its last epoch."""
+        return self.memberships[max(self.memberships)]
+
+    @property
     def voters(self) -> list[CoreMachine]:
-        """The machines whose disks count."""
-        return self.machines[: self.replica_count]
+        """The machines whose disks count now."""
+        return [self.machines[replica] for replica in self.membership.voters]
 
     @property
     def standbys(self) -> list[CoreMachine]:
-        """Those that never count."""
-        return self.machines[self.replica_count :]
+        """Those that do not count."""
+        return [self.machines[replica] for replica in self.membership.standbys]
 
     def shuffle_jitter(self, random: Random) -> None:
         """Let the jitter of all replicas come from `random`."""
@@ -303,13 +343,22 @@ class CoreCluster:
         assert entry.op == commit.op, "the body is that of another entry"
         agreed = self.history.setdefault(commit.op, entry.checksum)
         assert agreed == entry.checksum, "two replicas execute different entries"
-        copies = sum(other.holds(entry.header) for other in self.voters)
-        quorum = QUORUMS[self.replica_count].replication
+        if entry.header.ends_epoch:
+            membership = replace(
+                bodies.read_membership(entry.body), began_op=entry.op, began_checksum=entry.checksum
+            )
+            self.memberships.setdefault(membership.epoch, membership)
+        membership = self.memberships[epoch_of(entry.view)]
+        copies = sum(self.machines[other].holds(entry.header) for other in membership.voters)
+        quorum = membership.quorums.replication
         assert copies >= quorum, f"op {commit.op} executed with {copies} durable copies"
 
     def start(self, index: int, base_op: int = 0) -> list[Effect]:
         """Crash the replica if it runs, and start it on its disk."""
         machine = self.machines[index]
+        is_founder = index in self.memberships[FOUNDING_EPOCH].members
+        if not is_founder and machine.boots == 0:
+            machine.told = self.membership
         machine.forget()
         self.stopped.discard(index)
         return self.step(index, machine.start_event(base_op))
@@ -326,6 +375,22 @@ class CoreCluster:
     def batch(self, index: int, command_count: int = 1, wall_clock_us: int = 0) -> list[Effect]:
         """Offer a batch of so many commands, each a byte."""
         return self.step(index, ClientBatch(b"x" * command_count, command_count, wall_clock_us))
+
+    def change(self, index: int, later: Membership, wall_clock_us: int = 0) -> list[Effect]:
+        """Offer the last entry of an epoch."""
+        batch = ClientBatch(bodies.change_body(later), 1, wall_clock_us, ends_epoch=True)
+        return self.step(index, batch)
+
+    def next_epoch(
+        self, voters: Sequence[int], standbys: Sequence[int] = (), place: int = 0
+    ) -> Membership:
+        """The next epoch with these members, on the disks that they have now."""
+        now = self.membership
+        newly = sorted(set(voters) - set(now.voters))
+        disks = [each for each in now.disks if each[0] in voters]
+        disks += [(each, self.machines[each].disk_id) for each in newly]
+        first_view = view_in(now.epoch + 1, place)
+        return Membership(first_view, tuple(voters), tuple(standbys), tuple(disks))
 
     def sync(self, index: int, count: int | None = None) -> list[Effect]:
         """Complete the oldest `count` pending journal writes, or all."""
@@ -415,11 +480,16 @@ class CoreCluster:
         return busy
 
 
-def bootstrapped(replica_count: int, standby_count: int = 0) -> CoreCluster:
-    """A cluster just bootstrapped: all replicas are in status normal, nothing is pending."""
-    cluster = CoreCluster(replica_count, standby_count)
-    for machine in reversed(cluster.machines):
-        cluster.start(machine.index)
+def bootstrapped(
+    replica_count: int, standby_count: int = 0, newcomer_count: int = 0
+) -> CoreCluster:
+    """A cluster just bootstrapped: all replicas are in status normal, nothing is pending.
+
+    Newcomers are machines without a process, which no epoch has yet.
+    """
+    cluster = CoreCluster(replica_count, standby_count, newcomer_count)
+    for replica in reversed(cluster.membership.members):
+        cluster.start(replica)
     cluster.settle()
     cluster.found(0)
     cluster.settle()

@@ -20,12 +20,14 @@ CALM_ROUNDS_MAX = 3_000
 class Storm:
     """Plays random events on a bootstrapped cluster."""
 
-    def __init__(self, replica_count: int, seed: int, standby_count: int = 0) -> None:
+    def __init__(
+        self, replica_count: int, seed: int, standby_count: int = 0, newcomer_count: int = 0
+    ) -> None:
         self.random = Random(seed)
-        self.cluster = bootstrapped(replica_count, standby_count)
-        machine_count = replica_count + standby_count
+        self.cluster = bootstrapped(replica_count, standby_count, newcomer_count)
+        machine_count = replica_count + standby_count + newcomer_count
         self.cluster.shuffle_jitter(self.random)
-        self.down: set[int] = set()
+        self.down: set[int] = set(self.cluster.stopped)
         self.cut: set[tuple[int, int]] = set()
         """Directed pairs between which nothing passes."""
         self.tokens = 0
@@ -170,7 +172,7 @@ class Storm:
             self.views[rotten.index] = 0
 
     def restart(self, machine: CoreMachine) -> None:
-        if machine.index in self.down:
+        if machine.index in self.down and machine.boots:
             self.down.discard(machine.index)
             self.cluster.start(machine.index)
 
@@ -186,14 +188,15 @@ class Storm:
         """Heal all; within bounded time one view is normal everywhere, with one log, applied."""
         self.cut = set()
         for index in sorted(self.down):
-            self.cluster.start(index)
-        self.down = set()
+            if self.cluster.machines[index].boots:
+                self.cluster.start(index)
+        self.down = {machine.index for machine in self.cluster.machines if not machine.boots}
         for _ in range(CALM_ROUNDS_MAX):
             self.cluster.settle()
             if self.converged():
                 return
             self.cluster.now_ticks += 1
-            for machine in self.cluster.machines:
+            for machine in self.up:
                 self.cluster.tick(machine.index)
         if self.is_undecidable():
             return
@@ -218,7 +221,11 @@ class Storm:
 
         All but the standbys have their vote.
         """
-        replicas = [machine.replica for machine in self.cluster.machines]
+        return self.agree(self.cluster.machines)
+
+    def agree(self, machines: list[CoreMachine]) -> bool:
+        """Return whether these are in one normal view, and executed everything that any did."""
+        replicas = [machine.replica for machine in machines]
         return (
             all(replica.status is ReplicaStatus.NORMAL for replica in replicas)
             and all(machine.replica.is_voter for machine in self.cluster.voters)

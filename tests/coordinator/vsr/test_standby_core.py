@@ -26,6 +26,7 @@ from coordinator.vsr import (
     SnapshotNeeded,
     Suspect,
     message_guards,
+    message_rules,
     replica,
 )
 from coordinator.vsr.messages import (
@@ -192,7 +193,7 @@ def test_a_standby_is_not_admitted() -> None:
 def let_standbys_vouch(patch: pytest.MonkeyPatch) -> None:
     """Standbys acknowledge, and primaries listen."""
     patch.setattr(ReplicaState, "is_voter_in", lambda self, view: True)
-    patch.setattr(message_guards, "ANY_RULES", message_guards.ANY_RULES[:2])
+    patch.setattr(message_rules, "ANY_RULES", message_rules.ANY_RULES[:-1])
 
 
 def test_a_primary_that_counts_a_standby_stops(monkeypatch: pytest.MonkeyPatch) -> None:

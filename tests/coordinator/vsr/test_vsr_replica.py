@@ -47,8 +47,8 @@ from tests.coordinator.vsr.cluster_harness import (
     CoreCluster,
     bootstrapped,
     configuration,
-    read_initial_members,
 )
+from tests.coordinator.vsr.membership_bodies import read_initial_members
 from viewstamp.format.prepare import seal
 from viewstamp.limits import PREPARE_BODY_BYTES_MAX, TICK_MS
 
@@ -80,7 +80,7 @@ def test_the_core_imports_nothing_but_the_standard_library_and_limits() -> None:
 
 CONFIGURATIONS = [
     (b"short", 0, 1, "cluster_id"),
-    (CLUSTER_ID, 0, 7, "replica_count"),
+    (CLUSTER_ID, 0, 8, "replica_count"),
     (CLUSTER_ID, 0, 0, "replica_count"),
     (CLUSTER_ID, 3, 3, "replica must be"),
     (CLUSTER_ID, -1, 3, "replica must be"),

@@ -21,7 +21,8 @@ from coordinator.vsr import (
 from coordinator.vsr.messages import RequestStartViewMessage
 from coordinator.vsr.replica import Replica
 from coordinator.vsr.startup import STARTUP, Extent, extent
-from tests.coordinator.vsr.cluster_harness import bootstrapped, configuration, read_initial_members
+from tests.coordinator.vsr.cluster_harness import bootstrapped, configuration
+from tests.coordinator.vsr.membership_bodies import read_initial_members
 from viewstamp.format.prepare import SealedHeader, SealedPrepare, seal
 
 NONCE = bytes(16)

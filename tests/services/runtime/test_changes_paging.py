@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from services.runtime import queries as queries_module
 from services.runtime.failures import ApplyError
 from services.runtime.machine import CHANGES_CODE
+from services.runtime.spans import BULK_ITEMS_MIN
 from tests.services.runtime.changes_reading import changes_item, changes_of, page_of, pages_of
 from tests.services.runtime.changes_script import ROW_BYTES, Row, ScriptHarness, script, tell
 from tests.services.runtime.echo import batch
@@ -202,6 +203,23 @@ def test_bulk_gives_up_what_single_commands_give_up() -> None:
         pages.append(page_of(harness.machine))
     assert pages[0] == pages[1]
     assert [change.revision for change in pages[0].changes] == list(range(34, 41))
+
+
+@pytest.mark.parametrize("rows_max", range(1, 70, 3))
+def test_bulk_between_single_commands_gives_up_the_same(rows_max: int) -> None:
+    """Whatever lies between what was done in bulk, the oldest revisions go, and no others."""
+    bulk = [f"n{number}=x" for number in range(2 * BULK_ITEMS_MIN)]
+    after = ["a=1 b=1 c=1", "a=2", "-b", *(f"m{number}=x" for number in range(BULK_ITEMS_MIN))]
+    pages = []
+    for together in (True, False):
+        harness, revision = ScriptHarness(bytes_max=rows_max * ROW_BYTES), 1
+        for texts in (bulk, after[:3], after[3:], ["d=1", "d=2"]):
+            spans = [texts] if together else [[text] for text in texts]
+            for span in spans:
+                harness.apply(script(*span, revision=revision))
+                revision += len(span)
+        pages.append(pages_of(harness.machine))
+    assert pages[0] == pages[1]
 
 
 def test_a_long_history_is_as_a_short_one() -> None:

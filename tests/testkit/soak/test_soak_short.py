@@ -22,6 +22,7 @@ FLAGS = (
 )
 
 
+@pytest.mark.exhaustive
 def test_a_planted_leak_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Processes die, nothing is lost, and the growth is found where it is and nowhere else."""
     record = tmp_path / "soak.json"

@@ -23,8 +23,9 @@ from testkit.world.run import DIVERGED, WorldRun
 from testkit.world.schedule import NS_PER_S
 from viewstamp.limits import MIB
 
-# No snapshot is cut: only digests can show the difference.
-OPTIONS = WorldOptions(seconds=4, faults=(), flags=(f"--snapshot-reserve-bytes={MIB}",))
+# No snapshot is cut and nothing is scrubbed: only digests can show the difference.
+FLAGS = (f"--snapshot-reserve-bytes={MIB}", "--scrub-interval-ms=0")
+OPTIONS = WorldOptions(seconds=4, faults=(), flags=FLAGS)
 LOOK_AGAIN_NS = NS_PER_S // 10
 LOST_AFTER_NS = NS_PER_S
 NOTICED_WITHIN_NS = NS_PER_S

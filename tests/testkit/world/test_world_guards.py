@@ -25,6 +25,7 @@ from testkit.world.plant import (
     OFFSETS,
     PLACED_APART,
     RECORDS,
+    SCRUBBED,
     STALE_LEADERS,
     WATCHES,
     WorldPlant,
@@ -80,6 +81,7 @@ def test_every_checker_of_the_world_and_every_pitfall_has_a_bug() -> None:
         OFFSETS,
         PLACED_APART,
         RECORDS,
+        SCRUBBED,
         STALE_LEADERS,
         WATCHES,
     }
@@ -102,6 +104,7 @@ FOUND = {
     "broker b0 has None at offset 2 of (1, 2, 3), where 4 was acknowledged in epoch 5": RECORDS,
     "broker 1 was fenced at 7 ns, and had shown life at 6 ns": LIFE,
     "broker b0 was silent for 7 ns, and not fenced": LIFE,
+    "replica 1: journal is damaged, and nobody mends or tells it": SCRUBBED,
     "the replicas of (1, 2, 3) are misplaced: [1, 2] are in racks {'a'}": PLACED_APART,
     "not every call came to an end within 180 s": LIVENESS,
     "the replicas do not agree: {}": LIVENESS,

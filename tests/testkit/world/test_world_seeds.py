@@ -89,7 +89,7 @@ def test_the_command_of_a_run_names_what_differs() -> None:
     )
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 def test_a_planted_defect_shrinks_to_a_story(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

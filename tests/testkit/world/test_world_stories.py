@@ -11,9 +11,24 @@ from testkit.world.stories import WorldStory
 from testkit.world.story import story_of
 
 STORIES = sorted((Path(__file__).parent / "stories").glob("*.txt"))
+# Passes of scrubbers take seconds, and so do many starts or calls.
+LONG = {
+    "scrub_mends_copies_while_running",
+    "scrub_of_a_lone_replica",
+    "epoch_standby_gets_a_snapshot_beyond_its_epoch",
+    "epoch_grows_and_shrinks_as_primaries_die",
+    "epoch_is_recorded_after_a_crash",
+    "epoch_founder_comes_back_with_an_empty_disk",
+    "epoch_snapshots_need_the_new_majority",
+    "epoch_joiner_dies_at_each_step_of_its_start",
+}
 
 
-@pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(each, marks=pytest.mark.long if each.stem in LONG else ()) for each in STORIES],
+    ids=lambda path: path.stem,
+)
 def test_story(path: Path) -> None:
     """The story ends as its file says, with every promise kept on the way."""
     story = WorldStory(path.read_text())

@@ -32,6 +32,7 @@ from viewstamp.format.superblock import SuperblockState
 from viewstamp.journals.directory_writers import writer_of
 from viewstamp.journals.log_entries import LogEntryRecord, read_records
 from viewstamp.journals.log_reading import read_log
+from viewstamp.views import EPOCH_SHIFT
 
 IN_BODY = FRAME_BYTES + 130
 GOLDEN = """\
@@ -229,6 +230,22 @@ def test_a_replaced_entry_is_told(command: CommandLine, tmp_path: Path) -> None:
     assert "replaced: a view change took it out of the log" in said.out
 
 
+def test_views_of_later_epochs_are_told_by_epoch(command: CommandLine, tmp_path: Path) -> None:
+    """People see the number of the epoch and that of the view in it; programs the whole number."""
+    storage, view = MemoryStorage(), (2 << EPOCH_SHIFT) + 3
+    journal = create(storage, replica_count=3)
+    old = chain(1)
+    journal.append(old)
+    journal.append(chain(1, after=old[0], view=view))
+    journal.close()
+    data = dump(storage, tmp_path)
+
+    assert [row["view"] for row in lines(command, data)] == [1, view]
+    told = command("log", "--data", str(data)).out.splitlines()
+    assert [line.split()[1] for line in told[:3]] == ["view", "1", "2.3"]
+    assert "of view 1 to 2.3" in command("log", "--data", str(data), "--summary").out
+
+
 def test_a_broken_chain_is_told(command: CommandLine, tmp_path: Path) -> None:
     """Two intact entries that do not fit together are damage."""
     storage = MemoryStorage()
@@ -257,7 +274,7 @@ def test_the_summary_tells_segments_and_superblock(command: CommandLine, tmp_pat
         "superblock: 4 of 4 copies agree",
         "superblock: replica 0, one of 3 voters",
         "superblock: in view 4, with the log of view 3: a view change is under way",
-        "superblock: votes from view 2 on: it lost its disk before",
+        "superblock: votes from view 2 on: it was added, or lost its disk before",
         "superblock: committed at least up to op 5",
         "superblock: restarts from snapshot 2",
     ):

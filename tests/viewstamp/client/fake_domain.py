@@ -8,6 +8,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from testkit.api_methods import methods_by_request
+from tests.viewstamp.client.fake_members import ChangingMembers
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.api.common.v1 import common_pb2
 from viewstamp.api.consumer_groups.v1 import consumer_groups_pb2
@@ -43,6 +44,7 @@ class Domain:
         self.tokens: dict[str, users_pb2.PersonalAccessToken] = {}
         self.requests: list[Any] = []
         self.description = ""
+        self.members = ChangingMembers()
         self.feature_level = 1
 
     def call(self, method: Method, encoded: bytes) -> tuple[Message, bytes]:
@@ -233,10 +235,10 @@ class Domain:
         service = cluster_pb2.ServiceStatus(
             stage=routing_pb2.STAGE_STREAMS, connected=True, settled_revision=7, state_digest=digest
         )
-        replica = cluster_pb2.Replica(status=cluster_pb2.REPLICA_STATUS_NORMAL, view=3, op=9)
         return cluster_pb2.GetStatusResponse(
             cluster="00ff",
-            replicas=[replica],
+            replicas=self.members.replicas.values(),
+            epoch=self.members.epoch,
             services=[service],
             sessions=1,
             feature_level=self.feature_level,

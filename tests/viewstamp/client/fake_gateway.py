@@ -16,6 +16,7 @@ import grpc.aio
 
 from testkit.api_methods import methods_by_request
 from tests.viewstamp.client.fake_domain import Domain
+from tests.viewstamp.client.fake_members import REQUESTS
 from viewstamp import grpc_transport, limits
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.api.common.v1 import common_pb2
@@ -64,13 +65,17 @@ class FakeGateway:
         self.reads: list[submit_pb2.ReadRequest] = []
         self.applied: list[tuple[int, bytes]] = []
         # Faults. `refuse` may refuse a request, `refuse_streams` refuses every new stream,
-        # `refuse_next_streams` as many as it holds;
+        # `refuse_next_streams` as many as it holds, `refuse_alone` every step-down;
         # `drop_before`, `drop_after` break the stream at the next request with one of these
         # numbers; `gate` holds all answers back while cleared.
         self.refuse: Callable[[Any], Refusal | None] = lambda _: None
         self.refuse_streams: Refusal | None = None
+        self.refuse_alone: Refusal | None = None
         # That streams are told; 0 for a build that tells none.
         self.feature_level = limits.FEATURE_LEVEL_MAX
+        self.told_cluster_id = CLUSTER_ID
+        # Where streams are told that replicas serve.
+        self.addresses: list[str] = []
         self.refuse_next_streams: list[Refusal] = []
         self.drop_before: list[int] = []
         self.drop_after: list[int] = []
@@ -152,7 +157,11 @@ class FakeGateway:
                 return self.domain.raise_feature_level(request)
             if isinstance(request, cluster_pb2.GetStatusRequest):
                 return cluster_pb2.GetStatusResponse(feature_level=self.domain.feature_level)
+            if isinstance(request, REQUESTS):
+                return self.domain.members.answer(request)
             if isinstance(request, cluster_pb2.StepDownRequest):
+                if self.refuse_alone is not None:
+                    raise self.refuse_alone
                 self.domain.requests.append(request)
                 return cluster_pb2.StepDownResponse()
             assert isinstance(request, sessions_pb2.RegisterSessionRequest)
@@ -206,7 +215,10 @@ class FakeGateway:
                 raise _evicted()
             last = session.last if session is not None else 0
             opened = submit_pb2.StreamOpened(
-                last_request_number=last, cluster_id=CLUSTER_ID, feature_level=self.feature_level
+                last_request_number=last,
+                cluster_id=self.told_cluster_id,
+                feature_level=self.feature_level,
+                addresses=self.addresses,
             )
             await context.write(submit_pb2.SubmitResponse(opened=opened))
             await self._serve(opening.session_id, context)

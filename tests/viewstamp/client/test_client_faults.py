@@ -21,7 +21,7 @@ from viewstamp.client import (
     RawSession,
     TimedOut,
     link,
-    submitter,
+    lookout,
 )
 from viewstamp.client.transport import HINTS_IN_A_ROW_MAX, Endpoints
 from viewstamp.errors import Refusal
@@ -360,7 +360,7 @@ async def test_slow_primary_is_not_left_for_one_that_was_cut_off(
     monkeypatch.setattr(link, "STALL_CHECK_S", 0.01)
     monkeypatch.setattr(link, "LOOK_ELSEWHERE_S", 0.05)
     monkeypatch.setattr(link, "STALL_TIMEOUT_S", 1000)
-    monkeypatch.setattr(submitter, "LOOK_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(lookout, "LOOK_TIMEOUT_S", 0.2)
     async with FakeGateway() as former:
         former.has_quorum = False
         addresses = (gateway.address, former.address)

@@ -10,6 +10,7 @@ from viewstamp.doctor.evidence import DoctorEvidence, MetricSample
 NOW_S: Final = 1_800_000_000.0
 PAGE: Final = "a:9464"
 DIRECTORY: Final = "data/replica-0"
+PLACE: Final = "s3://bucket/cluster"
 
 
 def moment(seconds_ago: float) -> str:
@@ -62,6 +63,8 @@ def samples() -> list[MetricSample]:
         ),
         "viewstamp_filesystem_size_bytes": ({"directory": "data"}, 100.0),
         "viewstamp_filesystem_free_bytes": ({"directory": "data"}, 60.0),
+        "viewstamp_archive_lag_seconds": ({}, 9.0),
+        "viewstamp_archive_gaps": ({}, 0.0),
         "process_open_fds": ({}, 60.0),
         "process_max_fds": ({}, 1000.0),
     }
@@ -86,5 +89,16 @@ def healthy() -> DoctorEvidence:
         }
     }
     evidence.configurations = {"viewstamp.yaml": {"settings": [], "problems": []}}
+    evidence.archives = {
+        PLACE: {
+            "unreadable": "",
+            "cluster": "c1",
+            "manifest": 9,
+            "snapshots": 1,
+            "gaps": [],
+            "last_revision": 100,
+            "last_time_s": NOW_S - 3600,
+        }
+    }
     evidence.logs = {"coordinator.log": '"level": "error"}\n{"level": "info", "message": "a"}\nb\n'}
     return evidence

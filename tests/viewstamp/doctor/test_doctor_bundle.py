@@ -90,6 +90,7 @@ def planted() -> DoctorEvidence:
     evidence.directories[DIRECTORY]["process"]["arguments"] = [f"--x={secret}"]
     evidence.directories[DIRECTORY]["process"]["variables"] = [f"VIEWSTAMP_ACCESS_TOKEN={secret}"]
     evidence.configurations["viewstamp.yaml"]["problems"] = [secret]
+    evidence.archives["s3://a:correct-horse!@b/c"] = {"unreadable": f"NO_ARCHIVE: {secret}"}
     evidence.failures[f"http://root:{secret}@a:1"] = f"UNAVAILABLE: {secret}"
     evidence.logs[f"{secret}.log"] = f'{{"level": "error", "message": "{secret}"}}'
     evidence.pages[f"root:{secret}@a:1"] = f'viewstamp_op{{a="{secret}"}} 1'
@@ -110,7 +111,7 @@ def test_no_planted_secret_leaves(tmp_path: Path, name: str) -> None:
             archive.extractall(tmp_path, filter="data")
     files = [path for path in directory.rglob("*") if path.is_file()]
     texts = {str(path.relative_to(directory)): path.read_text() for path in files}
-    assert len(texts) == 8 + 1 + 2
+    assert len(texts) == 9 + 1 + 2
     assert all(path.stat().st_mode & 0o777 == 0o600 for path in files)
     assert [name for name, text in texts.items() if "horse" in name + text] == []
     for name in ("status", "directories", "configuration", "failures", "findings", "snapshots"):

@@ -10,7 +10,15 @@ from typing import Any, Final
 import pytest
 
 from tests.tidy.tree import ROOT
-from tests.viewstamp.doctor.healthy import DIRECTORY, NOW_S, PAGE, healthy, moment, snapshot
+from tests.viewstamp.doctor.healthy import (
+    DIRECTORY,
+    NOW_S,
+    PAGE,
+    PLACE,
+    healthy,
+    moment,
+    snapshot,
+)
 from viewstamp.doctor.checks import CHECKS, Severity, findings
 from viewstamp.doctor.evidence import DoctorEvidence, MetricSample
 
@@ -52,6 +60,11 @@ def measured(name: str, value: float, **labels: str) -> Change:
 def of_directory(name: str, value: Any) -> Change:
     """Change a fact about the data directory."""
     return lambda evidence: evidence.directories[DIRECTORY].update({name: value})
+
+
+def of_archive(name: str, value: Any) -> Change:
+    """Change what is known of the archive."""
+    return lambda evidence: evidence.archives[PLACE].update({name: value})
 
 
 def snapshots(*rows: dict[str, Any]) -> Change:
@@ -102,6 +115,22 @@ PROVOKED: Final[list[tuple[str, Change, str, str]]] = [
         snapshots(snapshot(1), snapshot(2, "failed", failure="read-only")),
         "snapshots",
         "generation 2 failed: read-only",
+    ),
+    ("archive-unreadable", of_archive("unreadable", "NO_ARCHIVE: nothing"), PLACE, "NO_ARCHIVE"),
+    ("archive-of-another-cluster", of_archive("cluster", "c7"), PLACE, "of cluster c7, and not"),
+    ("archive-gap", of_archive("gaps", [[4, 9]]), PLACE, "entries 4 to 9 were lost"),
+    ("archive-gap", measured("viewstamp_archive_gaps", 2.0), PAGE, "the archive has 2 gaps"),
+    (
+        "archive-behind",
+        of_archive("last_revision", 90),
+        PLACE,
+        "it lacks revisions 91 to 100; its newest entry is 60 minutes old",
+    ),
+    (
+        "archive-behind",
+        measured("viewstamp_archive_lag_seconds", 360.0),
+        PAGE,
+        "lacks an entry that is 6 minutes old",
     ),
     (
         "clock-wrong",

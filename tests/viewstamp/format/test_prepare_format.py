@@ -178,9 +178,19 @@ def test_impossible_headers_are_not_decoded(offset: int, value: bytes, reason: s
 
 def test_a_newer_version_is_not_called_corrupt() -> None:
     """An intact prepare of a later format says so, and does not look like damage."""
-    newer = resealed(GOLDEN[:68] + b"\x02\x00" + GOLDEN[70:])
-    with pytest.raises(FormatVersionError, match="version 2 is unknown"):
+    newer = resealed(GOLDEN[:68] + b"\x03\x00" + GOLDEN[70:])
+    with pytest.raises(FormatVersionError, match="version 3 is unknown"):
         decode_prepare(newer)
+
+
+def test_the_last_entry_of_an_epoch_has_a_version_of_its_own() -> None:
+    """Its mark survives and is part of its identity, and a build without epochs refuses it."""
+    last = seal(**GOLDEN_FIELDS, ends_epoch=True)
+
+    assert decode_prepare(encode_prepare(last)) == last
+    assert last.header.ends_epoch
+    assert encode_prepare(last)[68:70] == b"\x02\x00"
+    assert last.checksum != seal(**GOLDEN_FIELDS).checksum
 
 
 def test_the_checksum_chains() -> None:

@@ -371,11 +371,11 @@ def test_newer_records_are_not_called_corrupt(offset: int, value: bytes) -> None
 def test_a_prepare_of_a_newer_version_is_not_called_corrupt() -> None:
     """A record of this version around a prepare of a later version stops the scan, too."""
     content = encode_prepare(chain(1)[0])
-    newer = content[16:68] + b"\x02\0" + content[70:128]
+    newer = content[16:68] + b"\x03\0" + content[70:128]
     content = checksum_of(newer) + newer + content[128:]
     frame = Frame(RecordKind.PREPARE, 1, 0, 1, len(content), content[:16])
     record = encode_record(frame, content, **PLACE)
-    with pytest.raises(FormatVersionError, match="prepare format version 2"):
+    with pytest.raises(FormatVersionError, match="prepare format version 3"):
         scan(encode_segment_header(HEADER) + record)
 
 

@@ -11,6 +11,7 @@ from blake3 import blake3
 from testkit.journal_builders import CLUSTER_ID
 from tests.coordinator.journal.superblock_states import ADMITTED, FIRST, NEWCOMER, STATES, history
 from viewstamp.format import FormatError
+from viewstamp.format.epoch_members import EpochMembers
 from viewstamp.format.prepare import checksum_of
 from viewstamp.format.superblock import (
     COPY_BYTES,
@@ -74,6 +75,23 @@ def test_layout_with_a_named_record_is_pinned() -> None:
     assert struct.unpack("<QQ", sector[128:144]) == (0x0706, 1)
     assert sector[144:] == bytes(COPY_BYTES - 144)
     assert decode_copy(sector, 3) == sealed
+
+
+def test_layout_in_a_later_epoch_is_pinned() -> None:
+    """Members make a superblock of version 4, and lie behind the fields of version 3."""
+    members = EpochMembers(1 << 48, (1, 2), (5,), ((2, b"d" * 16),), 12, b"c" * 16)
+    state = replace(FIRST, view=1 << 48, members=members)
+    sealed = seal_state(state, 1, NO_PARENT)
+    sector = encode_copy(sealed, 0)
+
+    assert sector[32:40] == b"VSSB\x04\0\0\0"
+    assert struct.unpack("<QQBBB5x", sector[144:168]) == (1 << 48, 12, 2, 1, 1)
+    assert struct.unpack("<7I", sector[168:196]) == (1, 2, 0, 0, 0, 0, 0)
+    assert struct.unpack("<6I", sector[196:220]) == (5, 0, 0, 0, 0, 0)
+    assert sector[220:240] == b"\x02\0\0\0" + b"d" * 16
+    assert sector[240:376] == bytes(120) + b"c" * 16
+    assert sector[376:] == bytes(COPY_BYTES - 376)
+    assert decode_copy(sector, 0) == sealed
 
 
 @pytest.mark.parametrize(

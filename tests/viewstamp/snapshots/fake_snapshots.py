@@ -269,10 +269,12 @@ class DirectoryGeneration:
         )
         self.files: Sequence[SnapshotFile] = [*layers, manifest]
 
-    async def read(self, file: SnapshotFile, chunk_bytes: int) -> AsyncGenerator[bytes, None]:
+    async def read(
+        self, file: SnapshotFile, chunk_bytes: int, offset: int = 0, *, is_verified: bool = False
+    ) -> AsyncGenerator[bytes, None]:
         """Yield a file in small chunks."""
         assert chunk_bytes >= CHUNK_BYTES
-        data = (self._replica.copies[0] / file.name).read_bytes()
+        data = (self._replica.copies[0] / file.name).read_bytes()[offset:]
         for offset in range(0, len(data), CHUNK_BYTES):
             yield data[offset : offset + CHUNK_BYTES]
             if self._domain.has_fault("break") and file is self.files[3]:

@@ -230,9 +230,11 @@ async def test_malformed_calls(
 class Held(DirectoryGeneration):
     """A generation whose files stop coming after the first chunk."""
 
-    async def read(self, file: Any, chunk_bytes: int) -> AsyncGenerator[bytes, None]:
+    async def read(
+        self, file: Any, chunk_bytes: int, offset: int = 0, *, is_verified: bool = False
+    ) -> AsyncGenerator[bytes, None]:
         """Yield one chunk, then wait for ever."""
-        async for chunk in super().read(file, chunk_bytes):
+        async for chunk in super().read(file, chunk_bytes, offset, is_verified=is_verified):
             yield chunk
             await asyncio.Event().wait()
 

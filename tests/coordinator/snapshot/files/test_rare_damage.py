@@ -10,9 +10,10 @@ import pytest
 
 from coordinator.snapshot.errors import WrongCopyDirectory
 from coordinator.snapshot.identity import IDENTITY_FILE
+from coordinator.snapshot.incoming import IncomingGeneration
+from coordinator.snapshot.layer_parts import PARTIAL_SUFFIX
 from coordinator.snapshot.layout import layer_file
 from coordinator.snapshot.provider import StoredSnapshots
-from coordinator.snapshot.transfer import PARTIAL_SUFFIX
 from coordinator.vsr import SnapshotNeeded
 from testkit.generation_builders import (
     COPY_DIRECTORIES,
@@ -137,16 +138,18 @@ async def test_who_verifies_is_told_of_a_file_without_an_intact_copy() -> None:
     assert name in told
 
 
-async def test_log_that_catches_up_with_the_last_layer_needs_no_snapshot(tmp_path: Path) -> None:
+async def test_log_that_catches_up_with_the_last_layer_needs_no_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The superblock does not name a generation that everything is here of, and nobody needs."""
     trial = TransferTrial(tmp_path)
-    layers = iter(range(len(trial.peer.references)))
+    finish = IncomingGeneration.finish
 
-    def caught_up() -> None:
-        if next(layers) == len(trial.peer.references) - 1:
-            trial.held_op = 20
+    def finish_late(incoming: IncomingGeneration) -> None:
+        finish(incoming)
+        trial.held_op = 20
 
-    trial.fetcher.before_layer = caught_up
+    monkeypatch.setattr(IncomingGeneration, "finish", finish_late)
     trial.transfer.needed(SnapshotNeeded(0, NEWEST, 20))
     await trial.until(lambda: trial.ended == 1)
     assert trial.recorded == []

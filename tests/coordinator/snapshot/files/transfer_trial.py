@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,6 +56,10 @@ class Peer:
     def _manifest(self, generation: int) -> bytes:
         return self.storage.content(f"{COPY_DIRECTORIES[0]}/{manifest_file(generation)}")
 
+    def add_manifest(self, generation: int) -> None:
+        """Send a generation that was written since, too."""
+        self.manifests[generation] = self._manifest(generation)
+
     def layer(self, digest: bytes) -> bytes:
         """Return the bytes of a layer."""
         return self.storage.content(f"{COPY_DIRECTORIES[0]}/{layer_file(digest)}")
@@ -86,7 +91,8 @@ def layer_of_a_newer_build(data: bytes) -> bytes:
 
 @dataclass
 class FakeFetcher:
-    """Reads from one peer's disk, whichever peer is asked; after `chunks_left` sends it fails."""
+    """Reads from one peer's disk, whichever peer is asked; after `chunks_left` all fail, until the
+    next manifest is asked for."""
 
     peer: Peer
     asked: list[tuple[str, tuple[int, ...], int, int]] = field(default_factory=list)
@@ -97,10 +103,22 @@ class FakeFetcher:
     others: dict[int, bytes] = field(default_factory=dict)  # replicas with another newest manifest
     flipped: set[bytes] = field(default_factory=set)  # layers that come damaged, once
     lost: set[bytes] = field(default_factory=set)  # layers that nobody has intact
+    stalled: set[int] = field(default_factory=set)  # replicas from which nothing comes, for ever
+    dead: set[int] = field(default_factory=set)  # replicas that refuse every layer
+    busy: dict[int, int] = field(default_factory=dict)  # how many fetches a replica has place for
+    stalls: int = 0
+    is_over: bool = False
+    sent_by: Counter[int] = field(default_factory=Counter)
+    under_way: Counter[int] = field(default_factory=Counter)
+    most_under_way: Counter[int] = field(default_factory=Counter)
+    most_at_once: int = 0
+    liars: set[int] = field(default_factory=set)  # replicas that send other bytes
+    asked_for: list[tuple[int, bytes]] = field(default_factory=list)
     before_layer: Callable[[], None] = lambda: None
 
     async def manifest(self, replica: int, generation: int) -> bytes:
         """Return a manifest."""
+        self.is_over = False
         self.asked.append(("manifest", (replica,), generation, 0))
         if replica in self.gone or generation not in self.peer.manifests:
             raise PeerFileUnavailable(f"replica {replica}: SNAPSHOT_NOT_FOUND")
@@ -108,6 +126,67 @@ class FakeFetcher:
         if generation == NEWEST:
             data = self.others.get(replica, data)
         return of_a_newer_build(data) if replica in self.too_new else data
+
+    async def part(
+        self, replica: int, generation: int, digest: bytes, begin: int, end: int
+    ) -> AsyncGenerator[bytes]:
+        """Yield a part of a layer."""
+        self.asked.append(("layer", (replica,), generation, begin))
+        self.asked_for.append((replica, digest))
+        self.before_layer()
+        self._refuse(replica, digest)
+        self.under_way[replica] += 1
+        self.most_under_way[replica] = max(self.most_under_way[replica], self.under_way[replica])
+        self.most_at_once = max(self.most_at_once, self.under_way.total())
+        try:
+            data = self._content(digest)
+            if replica in self.liars:
+                data = bytes(len(data))
+            async for chunk in self._chunks(replica, data[begin:end]):
+                yield chunk
+        finally:
+            self.under_way[replica] -= 1
+
+    def _refuse(self, replica: int, digest: bytes) -> None:
+        if digest in self.lost or replica in self.dead:
+            raise PeerFileUnavailable(f"replica {replica}: DATA_LOSS, or NOT_FOUND")
+        if self.under_way[replica] >= self.busy.get(replica, 100):
+            raise PeerFileUnavailable(f"replica {replica}: OVERLOADED", is_busy=True)
+
+    def _content(self, digest: bytes) -> bytes:
+        data = self.peer.layer(digest)
+        if digest not in self.flipped:
+            return data
+        self.flipped.remove(digest)
+        return data[:-1] + bytes([data[-1] ^ 1])
+
+    async def _chunks(self, replica: int, data: bytes) -> AsyncGenerator[bytes]:
+        for begin in range(0, len(data), CHUNK_BYTES):
+            if replica in self.stalled:
+                self.stalls += 1
+                await asyncio.Event().wait()
+            await asyncio.sleep(0)
+            if not self.chunks_left:
+                self.is_over, self.chunks_left = True, 1_000_000
+            if self.is_over:
+                raise PeerFileUnavailable(f"replica {replica}: nobody sends it")
+            self.chunks_left -= 1
+            chunk = data[begin : begin + CHUNK_BYTES]
+            self.bytes_sent += len(chunk)
+            self.sent_by[replica] += len(chunk)
+            yield chunk
+
+    @property
+    def digests_asked(self) -> dict[int, set[bytes]]:
+        """The layers of which each replica was asked for something."""
+        found: dict[int, set[bytes]] = {}
+        for replica, digest in self.asked_for:
+            found.setdefault(replica, set()).add(digest)
+        return found
+
+    def last_asked(self, digest: bytes, parts: int) -> set[int]:
+        """Return who was asked for a layer when its parts were asked for last."""
+        return set([replica for replica, each in self.asked_for if each == digest][-parts:])
 
     async def layer(
         self,
@@ -117,23 +196,14 @@ class FakeFetcher:
         size_bytes: int,
         offset: int = 0,
     ) -> AsyncGenerator[bytes]:
-        """Yield a layer."""
+        """Yield a layer as a whole, from whichever peer."""
         self.asked.append(("layer", tuple(replicas), generation, offset))
         self.before_layer()
         if digest in self.lost:
             raise PeerFileUnavailable(f"layer {digest.hex()}: DATA_LOSS, and NOT_FOUND elsewhere")
-        data = self.peer.layer(digest)
+        data = self._content(digest)
         assert len(data) == size_bytes
-        if digest in self.flipped:
-            self.flipped.remove(digest)
-            data = data[:-1] + bytes([data[-1] ^ 1])
-        for begin in range(offset, size_bytes, CHUNK_BYTES):
-            if not self.chunks_left:
-                self.chunks_left = 1_000_000  # the next attempt is better off
-                raise PeerFileUnavailable(f"layer {digest.hex()}: nobody sends it")
-            self.chunks_left -= 1
-            chunk = data[begin : begin + CHUNK_BYTES]
-            self.bytes_sent += len(chunk)
+        async for chunk in self._chunks(replicas[0], data[offset:]):
             yield chunk
 
 
@@ -148,6 +218,7 @@ class TransferTrial:
         self.files: SnapshotFiles = open_files(self.storage, replica_id=2)
         self.directory = directory / "transfer"
         self.held_op = 5
+        self.others: tuple[int, ...] = (0, 1)
         self.own_cut_op = self.adopted = 0
         self.recorded: list[tuple[int, int]] = []
         self.refusing: list[Exception] = []
@@ -160,7 +231,7 @@ class TransferTrial:
         """Return the state of a new process."""
         ports = TransferPorts(
             fetcher=self.fetcher,
-            replicas=(0, 1),
+            replicas=lambda: self.others,
             cluster_id=CLUSTER_ID,
             held_op=lambda: self.held_op,
             own_cut_op=lambda: self.own_cut_op,

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from coordinator.base.roster import Roster
 from coordinator.mux.catalog_types import BeginSnapshot, CompleteSnapshot, FailSnapshot
 from coordinator.mux.stage import STAGES, Stage
 from coordinator.snapshot.agreement import DurableReport, Reports
@@ -28,7 +29,7 @@ def report(digest: bytes = SAME, *, differs: Stage | None = None) -> DurableRepo
 
 def one_of_three(replica_id: int = 0) -> OrchestratorTrial:
     """Return a replica among three, not the primary."""
-    return OrchestratorTrial(reports=Reports(replica_id, 3))
+    return OrchestratorTrial(reports=Reports(Roster.founding(replica_id, 3)))
 
 
 async def adopting_slowly() -> tuple[OrchestratorTrial, asyncio.Future[None]]:
@@ -45,7 +46,7 @@ async def adopting_slowly() -> tuple[OrchestratorTrial, asyncio.Future[None]]:
 
 async def durable_primary() -> OrchestratorTrial:
     """Return the primary of three, with generation 1 durable."""
-    world = primary(reports=Reports(0, 3))
+    world = primary(reports=Reports(Roster.founding(0, 3)))
     world.begin(1)
     await world.until_durable(1)
     await world.settle()
@@ -109,7 +110,7 @@ async def test_backup_that_becomes_the_primary_hears_all_again() -> None:
 async def test_majority_without_the_primary() -> None:
     """A primary that is slow, or cannot write, completes what the others agree upon."""
     for break_it in (False, True):
-        world = primary(reports=Reports(0, 3))
+        world = primary(reports=Reports(Roster.founding(0, 3)))
         if break_it:
             world.files.full = "no room"
         else:
@@ -130,7 +131,7 @@ async def test_majority_without_the_primary() -> None:
 
 async def test_all_try_again_once_their_disks_have_room() -> None:
     """What failed everywhere is written again before the deadline, without another cut."""
-    world = primary(reports=Reports(0, 3))
+    world = primary(reports=Reports(Roster.founding(0, 3)))
     world.files.full = "no room"
     world.begin(1)
     await world.settle()
@@ -217,7 +218,7 @@ async def test_deadline_fails_what_has_no_majority() -> None:
 
 async def test_two_replicas_need_both() -> None:
     """Two replicas need both: a failed write on the primary fails the generation at once."""
-    world = primary(reports=Reports(0, 2))
+    world = primary(reports=Reports(Roster.founding(0, 2)))
     world.files.full = "no room"
     world.begin(1)
     await world.until(lambda: world.states() == ["FAILED"])
@@ -275,3 +276,52 @@ async def test_alarm_about_a_diverged_replica(is_late: bool) -> None:
     (alarm,) = world.diverged
     assert "replica 2 has diverged" in alarm
     assert "the state of sessions differs" in alarm
+
+
+async def primary_of(roster: Roster) -> OrchestratorTrial:
+    """Return the primary of these replicas, with generation 1 durable."""
+    world = primary(reports=Reports(roster))
+    world.begin(1)
+    await world.until_durable(1)
+    await world.settle()
+    return world
+
+
+@pytest.mark.parametrize(
+    ("members", "proposes"),
+    [
+        (((0, 1, 2, 3, 4), ()), False),
+        (((0, 1, 2, 3), ()), False),
+        (((0, 2, 3), ()), False),
+        (((0, 1, 2), ()), True),
+        (((0,), (1,)), True),
+    ],
+)
+async def test_members_change_between_cut_and_decision(
+    members: tuple[tuple[int, ...], tuple[int, ...]], proposes: bool
+) -> None:
+    """The primary and replica 1, of five, complete a generation once they are a majority."""
+    roster = Roster.founding(0, 5)
+    world = await primary_of(roster)
+    world.orchestrator.durable_elsewhere(1, 1, report())
+    await world.settle()
+    assert world.parsed_proposals() == []
+    roster.enter(*members)
+    await world.settle()
+    assert [type(each) for each in world.parsed_proposals()] == [CompleteSnapshot] * proposes
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_nobody_is_told_of_a_removed_replica(is_late: bool) -> None:
+    """A replica that has diverged and was removed raises no alarm, whenever it was heard."""
+    roster = Roster.founding(0, 3)
+    world = await primary_of(roster)
+    diverged = report(OTHER, differs=Stage.SESSIONS)
+    if not is_late:
+        world.orchestrator.durable_elsewhere(2, 1, diverged)
+    roster.enter((0, 1), ())
+    world.orchestrator.durable_elsewhere(1, 1, report())
+    await world.until(lambda: world.states() == ["COMPLETED"])
+    if is_late:
+        world.orchestrator.durable_elsewhere(2, 1, diverged)
+    assert world.diverged == []

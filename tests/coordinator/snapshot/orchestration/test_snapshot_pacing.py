@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.app.snapshots import is_urgent, traffic_of
+from coordinator.app.snapshots import is_urgent, traffic_of, waits_for_adoption
 from coordinator.mux.catalog_types import CompleteSnapshot, Snapshot, SnapshotState
 from coordinator.mux.stage import SERVICE_STAGES, STAGES
 from coordinator.replica.batcher import Batcher, LooseCommand
@@ -339,3 +339,41 @@ def test_what_commands_do_is_told() -> None:
     loop.close()
     full.append(True)
     assert (traffic.applied(), traffic.waiting(), traffic.is_urgent()) == (30, 3, True)
+
+
+@pytest.mark.parametrize(
+    ("states", "here", "adopted", "expected"),
+    [
+        ({}, {}, 0, False),
+        ({1: SnapshotState.CREATED}, {1: LocalState.FROZEN}, 0, False),
+        ({1: SnapshotState.COMPLETED}, {1: LocalState.FROZEN}, 0, True),
+        ({1: SnapshotState.COMPLETED}, {1: LocalState.BROKEN}, 0, True),
+        ({1: SnapshotState.COMPLETED}, {1: LocalState.DURABLE}, 0, True),
+        ({1: SnapshotState.COMPLETED}, {1: LocalState.DURABLE}, 1, False),
+        ({1: SnapshotState.COMPLETED}, {}, 0, False),
+        ({1: SnapshotState.COMPLETED, 2: SnapshotState.FAILED}, {}, 0, False),
+        (
+            {1: SnapshotState.COMPLETED, 2: SnapshotState.CREATED},
+            {1: LocalState.DURABLE, 2: LocalState.FROZEN},
+            1,
+            False,
+        ),
+        (
+            {1: SnapshotState.COMPLETED, 2: SnapshotState.COMPLETED},
+            {1: LocalState.DURABLE, 2: LocalState.BROKEN},
+            1,
+            True,
+        ),
+    ],
+)
+def test_a_ring_waits_for_what_the_cluster_has_completed(
+    states: dict[int, SnapshotState], here: dict[int, LocalState], adopted: int, expected: bool
+) -> None:
+    """A primary that still writes the last completed generation, or is about to adopt it, begins no
+    other one for the sake of its ring; one that has abandoned it does."""
+    catalog = {at: Snapshot(at, state) for at, state in states.items()}
+
+    def local_state(generation: int) -> LocalState:
+        return here.get(generation, LocalState.NOTHING)
+
+    assert waits_for_adoption(catalog, adopted, local_state) == expected

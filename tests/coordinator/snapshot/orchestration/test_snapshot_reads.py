@@ -9,6 +9,7 @@ import pytest
 from google.protobuf.message import Message
 
 from coordinator.base.alarms import Alarms
+from coordinator.base.roster import Roster
 from coordinator.gateway.cluster import ClusterStage
 from coordinator.gateway.snapshots import SnapshotReads
 from coordinator.mux import types as mux
@@ -61,9 +62,9 @@ class FakeTimer:
 def stage_over(*reads: SnapshotReads) -> ClusterStage:
     """Return the catalog stage, which leads to these reads."""
     nothing: Any = None
-    alarms = Alarms(lambda: 0)
+    alarms, roster = Alarms(lambda: 0), Roster.founding(0, 1)
     return ClusterStage(
-        *(nothing, nothing, nothing, alarms, {}, lambda: 0, list, 0, bytes(16)), reads=reads
+        *(nothing, nothing, nothing, alarms, {}, lambda: 0, list, roster, bytes(16)), reads=reads
     )
 
 

@@ -42,6 +42,8 @@ ROWS = [
     ("item log beyond", replace(CUT, revision=42, item_log_bytes=501), Trigger.ITEM_LOG),
     ("disk full", replace(CUT, revision=42, is_disk_full=True), Trigger.DISK_FULL),
     ("disk full, nothing to free", replace(CUT, revision=41, is_disk_full=True), None),
+    ("ring due", replace(CUT, revision=42, is_ring_due=True), Trigger.RING),
+    ("ring due, nothing to free", replace(CUT, revision=41, is_ring_due=True), None),
     (
         "everything",
         ReplicaLoad(10**9, 10**9, 10**9, 10**9, True),

@@ -39,6 +39,8 @@ class _ReplicaStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Replica
     """In service."""
     REPLICA_STATUS_HALTED: _ReplicaStatus.ValueType  # 5
     """The replica has ended and must not start again; its last log line says why."""
+    REPLICA_STATUS_REMOVED: _ReplicaStatus.ValueType  # 6
+    """The replica belongs to the cluster no more; its process can be stopped."""
 
 class ReplicaStatus(_ReplicaStatus, metaclass=_ReplicaStatusEnumTypeWrapper):
     """How a replica takes part."""
@@ -55,6 +57,8 @@ REPLICA_STATUS_NORMAL: ReplicaStatus.ValueType  # 4
 """In service."""
 REPLICA_STATUS_HALTED: ReplicaStatus.ValueType  # 5
 """The replica has ended and must not start again; its last log line says why."""
+REPLICA_STATUS_REMOVED: ReplicaStatus.ValueType  # 6
+"""The replica belongs to the cluster no more; its process can be stopped."""
 Global___ReplicaStatus: _TypeAlias = ReplicaStatus  # noqa: Y015
 
 class _ReplicaRole:
@@ -104,7 +108,9 @@ class _AlarmKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AlarmKind.V
     ALARM_KIND_SNAPSHOT_FAILED: _AlarmKind.ValueType  # 6
     """A snapshot failed; the message says why."""
     ALARM_KIND_SNAPSHOT_COPY_BAD: _AlarmKind.ValueType  # 7
-    """A copy of a snapshot file was bad; the message says whether it was repaired."""
+    """A copy of a snapshot file was bad; the message says whether it was repaired. The alarm ends
+    once all copies were read again and are whole, or the file is gone.
+    """
     ALARM_KIND_CATALOG_VIEW_STALE: _AlarmKind.ValueType  # 8
     """The local view of the snapshot catalog could not be written and is out of date."""
     ALARM_KIND_STUCK: _AlarmKind.ValueType  # 9
@@ -148,6 +154,18 @@ class _AlarmKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AlarmKind.V
     """Changed certificate files of this replica do not fit together or cannot be read, and those read
     before stay in use; the message says why.
     """
+    ALARM_KIND_ARCHIVE_BEHIND: _AlarmKind.ValueType  # 20
+    """The archive lacks what has been committed for long, or for ever; the message says how much, and
+    why.
+    """
+    ALARM_KIND_JOURNAL_DAMAGED: _AlarmKind.ValueType  # 21
+    """Records of the journal are damaged, and are not mended yet; the message says which, and what to
+    do. The alarm ends once they are mended, or no longer of the log.
+    """
+    ALARM_KIND_SUPERBLOCK_DAMAGED: _AlarmKind.ValueType  # 22
+    """Copies of the superblock are damaged and could not be written anew; the message says which."""
+    ALARM_KIND_SCRUB_STALLED: _AlarmKind.ValueType  # 23
+    """A disk does not answer the scrubber, which reads nothing until it does."""
 
 class AlarmKind(_AlarmKind, metaclass=_AlarmKindEnumTypeWrapper):
     """What is wrong."""
@@ -165,7 +183,9 @@ ALARM_KIND_ITEM_LOG_DROPPED: AlarmKind.ValueType  # 5
 ALARM_KIND_SNAPSHOT_FAILED: AlarmKind.ValueType  # 6
 """A snapshot failed; the message says why."""
 ALARM_KIND_SNAPSHOT_COPY_BAD: AlarmKind.ValueType  # 7
-"""A copy of a snapshot file was bad; the message says whether it was repaired."""
+"""A copy of a snapshot file was bad; the message says whether it was repaired. The alarm ends
+once all copies were read again and are whole, or the file is gone.
+"""
 ALARM_KIND_CATALOG_VIEW_STALE: AlarmKind.ValueType  # 8
 """The local view of the snapshot catalog could not be written and is out of date."""
 ALARM_KIND_STUCK: AlarmKind.ValueType  # 9
@@ -209,6 +229,18 @@ ALARM_KIND_CERTIFICATE_UNUSABLE: AlarmKind.ValueType  # 19
 """Changed certificate files of this replica do not fit together or cannot be read, and those read
 before stay in use; the message says why.
 """
+ALARM_KIND_ARCHIVE_BEHIND: AlarmKind.ValueType  # 20
+"""The archive lacks what has been committed for long, or for ever; the message says how much, and
+why.
+"""
+ALARM_KIND_JOURNAL_DAMAGED: AlarmKind.ValueType  # 21
+"""Records of the journal are damaged, and are not mended yet; the message says which, and what to
+do. The alarm ends once they are mended, or no longer of the log.
+"""
+ALARM_KIND_SUPERBLOCK_DAMAGED: AlarmKind.ValueType  # 22
+"""Copies of the superblock are damaged and could not be written anew; the message says which."""
+ALARM_KIND_SCRUB_STALLED: AlarmKind.ValueType  # 23
+"""A disk does not answer the scrubber, which reads nothing until it does."""
 Global___AlarmKind: _TypeAlias = AlarmKind  # noqa: Y015
 
 @_typing.final
@@ -231,6 +263,7 @@ class Replica(_message.Message):
     LAG_FIELD_NUMBER: _builtins.int
     UNFIT_FIELD_NUMBER: _builtins.int
     FEATURE_LEVEL_MAX_FIELD_NUMBER: _builtins.int
+    PEER_ADDRESS_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.int
     """The id, from 0."""
     status: Global___ReplicaStatus.ValueType
@@ -265,6 +298,10 @@ class Replica(_message.Message):
     """
     feature_level_max: _builtins.int
     """The highest feature level that it supports, services included; 0 while that is unknown."""
+    peer_address: _builtins.str
+    """Where it listens for the others, as the answering replica knows it; empty for itself while it has
+    no other replica, or was told of none.
+    """
     def __init__(
         self,
         *,
@@ -282,10 +319,11 @@ class Replica(_message.Message):
         lag: _builtins.int = ...,
         unfit: _builtins.str = ...,
         feature_level_max: _builtins.int = ...,
+        peer_address: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "applied", b"applied", "commit", b"commit", "feature_level_max", b"feature_level_max", "generation", b"generation", "heard_ms", b"heard_ms", "lag", b"lag", "link", b"link", "op", b"op", "replica_id", b"replica_id", "role", b"role", "status", b"status", "unfit", b"unfit", "view", b"view"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "applied", b"applied", "commit", b"commit", "feature_level_max", b"feature_level_max", "generation", b"generation", "heard_ms", b"heard_ms", "lag", b"lag", "link", b"link", "op", b"op", "peer_address", b"peer_address", "replica_id", b"replica_id", "role", b"role", "status", b"status", "unfit", b"unfit", "view", b"view"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -402,6 +440,7 @@ class GetStatusResponse(_message.Message):
     SESSIONS_DIGEST_FIELD_NUMBER: _builtins.int
     DESCRIPTION_FIELD_NUMBER: _builtins.int
     DESCRIPTION_REVISION_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
     cluster: _builtins.str
     """The cluster's id in hexadecimal."""
     primary: _builtins.int
@@ -416,6 +455,8 @@ class GetStatusResponse(_message.Message):
     """The description that SetClusterDescription set; empty for none."""
     description_revision: _builtins.int
     """The revision that set the description; 0 for none."""
+    epoch: _builtins.int
+    """The epoch: how often members were added, promoted or removed."""
     @_builtins.property
     def header(self) -> _common_pb2.ResponseHeader:
         """The cluster, and the view, op and revision of this answer."""
@@ -446,10 +487,11 @@ class GetStatusResponse(_message.Message):
         sessions_digest: _builtins.str = ...,
         description: _builtins.str = ...,
         description_revision: _builtins.int = ...,
+        epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alarms", b"alarms", "cluster", b"cluster", "description", b"description", "description_revision", b"description_revision", "feature_level", b"feature_level", "header", b"header", "primary", b"primary", "replicas", b"replicas", "services", b"services", "sessions", b"sessions", "sessions_digest", b"sessions_digest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alarms", b"alarms", "cluster", b"cluster", "description", b"description", "description_revision", b"description_revision", "epoch", b"epoch", "feature_level", b"feature_level", "header", b"header", "primary", b"primary", "replicas", b"replicas", "services", b"services", "sessions", b"sessions", "sessions_digest", b"sessions_digest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -709,3 +751,279 @@ class DescriptionEntity(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DescriptionEntity: _TypeAlias = DescriptionEntity  # noqa: Y015
+
+@_typing.final
+class AddReplicaRequest(_message.Message):
+    """Request of AddReplica."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PEER_ADDRESS_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    peer_address: _builtins.str
+    """Where the new replica listens for the others, its --peer-listen: HOST:PORT."""
+    validate_only: _builtins.bool
+    """Check the call and answer as if it had taken effect, but change nothing."""
+    def __init__(
+        self,
+        *,
+        peer_address: _builtins.str = ...,
+        validate_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["peer_address", b"peer_address", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AddReplicaRequest: _TypeAlias = AddReplicaRequest  # noqa: Y015
+
+@_typing.final
+class AddReplicaResponse(_message.Message):
+    """Response of AddReplica."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: _builtins.int
+    REPLICA_ID_FIELD_NUMBER: _builtins.int
+    replica_id: _builtins.int
+    """The id of the replica."""
+    @_builtins.property
+    def header(self) -> _common_pb2.ResponseHeader:
+        """The cluster, and the view, op and revision of this answer."""
+
+    def __init__(
+        self,
+        *,
+        header: _common_pb2.ResponseHeader | None = ...,
+        replica_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["header", b"header", "replica_id", b"replica_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AddReplicaResponse: _TypeAlias = AddReplicaResponse  # noqa: Y015
+
+@_typing.final
+class PromoteReplicaRequest(_message.Message):
+    """Request of PromoteReplica."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPLICA_ID_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    replica_id: _builtins.int
+    """The standby."""
+    validate_only: _builtins.bool
+    """Check the call, but change nothing."""
+    def __init__(
+        self,
+        *,
+        replica_id: _builtins.int = ...,
+        validate_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["replica_id", b"replica_id", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PromoteReplicaRequest: _TypeAlias = PromoteReplicaRequest  # noqa: Y015
+
+@_typing.final
+class PromoteReplicaResponse(_message.Message):
+    """Response of PromoteReplica."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def header(self) -> _common_pb2.ResponseHeader:
+        """The cluster, and the view, op and revision of this answer."""
+
+    def __init__(
+        self,
+        *,
+        header: _common_pb2.ResponseHeader | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PromoteReplicaResponse: _TypeAlias = PromoteReplicaResponse  # noqa: Y015
+
+@_typing.final
+class RemoveReplicaRequest(_message.Message):
+    """Request of RemoveReplica."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPLICA_ID_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    replica_id: _builtins.int
+    """The replica."""
+    validate_only: _builtins.bool
+    """Check the call, but change nothing."""
+    def __init__(
+        self,
+        *,
+        replica_id: _builtins.int = ...,
+        validate_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["replica_id", b"replica_id", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemoveReplicaRequest: _TypeAlias = RemoveReplicaRequest  # noqa: Y015
+
+@_typing.final
+class RemoveReplicaResponse(_message.Message):
+    """Response of RemoveReplica."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def header(self) -> _common_pb2.ResponseHeader:
+        """The cluster, and the view, op and revision of this answer."""
+
+    def __init__(
+        self,
+        *,
+        header: _common_pb2.ResponseHeader | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemoveReplicaResponse: _TypeAlias = RemoveReplicaResponse  # noqa: Y015
+
+@_typing.final
+class EpochMember(_message.Message):
+    """One replica of an epoch."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPLICA_ID_FIELD_NUMBER: _builtins.int
+    PEER_ADDRESS_FIELD_NUMBER: _builtins.int
+    DISK_ID_FIELD_NUMBER: _builtins.int
+    replica_id: _builtins.int
+    """Its id."""
+    peer_address: _builtins.str
+    """Where it listens for the others. Empty if it is a replica of the founding epoch: flags say it."""
+    disk_id: _builtins.bytes
+    """16 bytes that stand for the data directory that was given its vote; empty for replicas that had
+    their votes from the beginning, and for standbys.
+    """
+    def __init__(
+        self,
+        *,
+        replica_id: _builtins.int = ...,
+        peer_address: _builtins.str = ...,
+        disk_id: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["disk_id", b"disk_id", "peer_address", b"peer_address", "replica_id", b"replica_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EpochMember: _TypeAlias = EpochMember  # noqa: Y015
+
+@_typing.final
+class BeginEpochRequest(_message.Message):
+    """Who belongs to the cluster in an epoch."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FIRST_VIEW_FIELD_NUMBER: _builtins.int
+    VOTERS_FIELD_NUMBER: _builtins.int
+    STANDBYS_FIELD_NUMBER: _builtins.int
+    NEXT_REPLICA_ID_FIELD_NUMBER: _builtins.int
+    first_view: _builtins.int
+    """The view that the epoch begins with; the upper 16 bits are the number of the epoch."""
+    next_replica_id: _builtins.int
+    """The id of the next replica that is added. Ids are never given again."""
+    @_builtins.property
+    def voters(self) -> _containers.RepeatedCompositeFieldContainer[Global___EpochMember]:
+        """Those that have a vote, in the order in which they lead."""
+
+    @_builtins.property
+    def standbys(self) -> _containers.RepeatedCompositeFieldContainer[Global___EpochMember]:
+        """Those that follow without a vote."""
+
+    def __init__(
+        self,
+        *,
+        first_view: _builtins.int = ...,
+        voters: _abc.Iterable[Global___EpochMember] | None = ...,
+        standbys: _abc.Iterable[Global___EpochMember] | None = ...,
+        next_replica_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_view", b"first_view", "next_replica_id", b"next_replica_id", "standbys", b"standbys", "voters", b"voters"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BeginEpochRequest: _TypeAlias = BeginEpochRequest  # noqa: Y015
+
+@_typing.final
+class BeginEpochResponse(_message.Message):
+    """Response of BeginEpoch."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def header(self) -> _common_pb2.ResponseHeader:
+        """The cluster, and the view, op and revision of this answer."""
+
+    def __init__(
+        self,
+        *,
+        header: _common_pb2.ResponseHeader | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BeginEpochResponse: _TypeAlias = BeginEpochResponse  # noqa: Y015
+
+@_typing.final
+class MembersEntity(_message.Message):
+    """What the catalog's section holds once the members changed, kind 5; key empty."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BEGAN_OP_FIELD_NUMBER: _builtins.int
+    MEMBERS_FIELD_NUMBER: _builtins.int
+    began_op: _builtins.int
+    """The op of the entry that said it."""
+    @_builtins.property
+    def members(self) -> Global___BeginEpochRequest:
+        """Who belongs to the cluster."""
+
+    def __init__(
+        self,
+        *,
+        began_op: _builtins.int = ...,
+        members: Global___BeginEpochRequest | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["members", b"members"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["began_op", b"began_op", "members", b"members"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MembersEntity: _TypeAlias = MembersEntity  # noqa: Y015

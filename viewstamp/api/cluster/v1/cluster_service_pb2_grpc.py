@@ -61,6 +61,26 @@ class ClusterServiceStub:
                 request_serializer=viewstamp_dot_api_dot_cluster_dot_v1_dot_cluster__service__pb2.SetClusterDescriptionRequest.SerializeToString,
                 response_deserializer=viewstamp_dot_api_dot_cluster_dot_v1_dot_cluster__service__pb2.SetClusterDescriptionResponse.FromString,
                 _registered_method=True)
+        self.AddReplica = channel.unary_unary(
+                '/viewstamp.api.cluster.v1.ClusterService/AddReplica',
+                request_serializer=viewstamp_dot_api_dot_cluster_dot_v1_dot_cluster__service__pb2.AddReplicaRequest.SerializeToString,
+                response_deserializer=viewstamp_dot_api_dot_cluster_dot_v1_dot_cluster__service__pb2.AddReplicaResponse.FromString,
+                _registered_method=True)
+        self.PromoteReplica = channel.unary_unary(
+                '/viewstamp.api.cluster.v1.ClusterService/PromoteReplica',
+                request_serializer=viewstamp_dot_api_dot_cluster_dot_v1_dot_cluster__service__pb2.PromoteReplicaRequest.SerializeToString,
+                response_deserializer=viewstamp_dot_api_dot_cluster_dot_v1_dot_cluster__service__pb2.PromoteReplicaResponse.FromString,
+                _registered_method=True)
+        self.RemoveReplica = channel.unary_unary(
+                '/viewstamp.api.cluster.v1.ClusterService/RemoveReplica',
+                request_serializer=viewstamp_dot_api_dot_cluster_dot_v1_dot_cluster__service__pb2.RemoveReplicaRequest.SerializeToString,
+                response_deserializer=viewstamp_dot_api_dot_cluster_dot_v1_dot_cluster__service__pb2.RemoveReplicaResponse.FromString,
+                _registered_method=True)
+        self.BeginEpoch = channel.unary_unary(
+                '/viewstamp.api.cluster.v1.ClusterService/BeginEpoch',
+                request_serializer=viewstamp_dot_api_dot_cluster_dot_v1_dot_cluster__service__pb2.BeginEpochRequest.SerializeToString,
+                response_deserializer=viewstamp_dot_api_dot_cluster_dot_v1_dot_cluster__service__pb2.BeginEpochResponse.FromString,
+                _registered_method=True)
 
 
 class ClusterServiceServicer:
@@ -113,6 +133,43 @@ class ClusterServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AddReplica(self, request, context):
+        """Adds a replica as a standby, with an id that no replica had before. Then start its process with
+        that id. An address that a replica has is answered with the id of that one. Needs
+        manage_servers, and feature level 9.
+        Errors: INVALID_OPTION, REPLICA_LIMIT.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PromoteReplica(self, request, context):
+        """Gives a standby a vote. It must be up to date. A replica that has a vote stays as it is. Needs
+        manage_servers, and feature level 9.
+        Errors: REPLICA_NOT_FOUND, REPLICA_NOT_READY, REPLICA_LIMIT, QUORUM_AT_RISK.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveReplica(self, request, context):
+        """Removes a replica for good, with its vote if it has one. A replica that was removed before stays
+        removed. The primary can be removed: another one takes over. Stop its process once the answer is
+        there. Needs manage_servers, and feature level 9.
+        Errors: REPLICA_NOT_FOUND, QUORUM_AT_RISK, NO_OTHER_REPLICA.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def BeginEpoch(self, request, context):
+        """Internal: ends the epoch, alone in its prepare, and says who belongs to the next one. The entry
+        itself ends it, so this is never refused.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ClusterServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -140,6 +197,26 @@ def add_ClusterServiceServicer_to_server(servicer, server):
                     servicer.SetClusterDescription,
                     request_deserializer=viewstamp_dot_api_dot_cluster_dot_v1_dot_cluster__service__pb2.SetClusterDescriptionRequest.FromString,
                     response_serializer=viewstamp_dot_api_dot_cluster_dot_v1_dot_cluster__service__pb2.SetClusterDescriptionResponse.SerializeToString,
+            ),
+            'AddReplica': grpc.unary_unary_rpc_method_handler(
+                    servicer.AddReplica,
+                    request_deserializer=viewstamp_dot_api_dot_cluster_dot_v1_dot_cluster__service__pb2.AddReplicaRequest.FromString,
+                    response_serializer=viewstamp_dot_api_dot_cluster_dot_v1_dot_cluster__service__pb2.AddReplicaResponse.SerializeToString,
+            ),
+            'PromoteReplica': grpc.unary_unary_rpc_method_handler(
+                    servicer.PromoteReplica,
+                    request_deserializer=viewstamp_dot_api_dot_cluster_dot_v1_dot_cluster__service__pb2.PromoteReplicaRequest.FromString,
+                    response_serializer=viewstamp_dot_api_dot_cluster_dot_v1_dot_cluster__service__pb2.PromoteReplicaResponse.SerializeToString,
+            ),
+            'RemoveReplica': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveReplica,
+                    request_deserializer=viewstamp_dot_api_dot_cluster_dot_v1_dot_cluster__service__pb2.RemoveReplicaRequest.FromString,
+                    response_serializer=viewstamp_dot_api_dot_cluster_dot_v1_dot_cluster__service__pb2.RemoveReplicaResponse.SerializeToString,
+            ),
+            'BeginEpoch': grpc.unary_unary_rpc_method_handler(
+                    servicer.BeginEpoch,
+                    request_deserializer=viewstamp_dot_api_dot_cluster_dot_v1_dot_cluster__service__pb2.BeginEpochRequest.FromString,
+                    response_serializer=viewstamp_dot_api_dot_cluster_dot_v1_dot_cluster__service__pb2.BeginEpochResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -279,6 +356,114 @@ class ClusterService:
             '/viewstamp.api.cluster.v1.ClusterService/SetClusterDescription',
             viewstamp_dot_api_dot_cluster_dot_v1_dot_cluster__service__pb2.SetClusterDescriptionRequest.SerializeToString,
             viewstamp_dot_api_dot_cluster_dot_v1_dot_cluster__service__pb2.SetClusterDescriptionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AddReplica(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/viewstamp.api.cluster.v1.ClusterService/AddReplica',
+            viewstamp_dot_api_dot_cluster_dot_v1_dot_cluster__service__pb2.AddReplicaRequest.SerializeToString,
+            viewstamp_dot_api_dot_cluster_dot_v1_dot_cluster__service__pb2.AddReplicaResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PromoteReplica(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/viewstamp.api.cluster.v1.ClusterService/PromoteReplica',
+            viewstamp_dot_api_dot_cluster_dot_v1_dot_cluster__service__pb2.PromoteReplicaRequest.SerializeToString,
+            viewstamp_dot_api_dot_cluster_dot_v1_dot_cluster__service__pb2.PromoteReplicaResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveReplica(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/viewstamp.api.cluster.v1.ClusterService/RemoveReplica',
+            viewstamp_dot_api_dot_cluster_dot_v1_dot_cluster__service__pb2.RemoveReplicaRequest.SerializeToString,
+            viewstamp_dot_api_dot_cluster_dot_v1_dot_cluster__service__pb2.RemoveReplicaResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def BeginEpoch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/viewstamp.api.cluster.v1.ClusterService/BeginEpoch',
+            viewstamp_dot_api_dot_cluster_dot_v1_dot_cluster__service__pb2.BeginEpochRequest.SerializeToString,
+            viewstamp_dot_api_dot_cluster_dot_v1_dot_cluster__service__pb2.BeginEpochResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -60,6 +60,27 @@ class ClusterServiceStub:
     manage_servers, and feature level 3.
     Errors: INVALID_OPTION, REVISION_MISMATCH.
     """
+    AddReplica: _grpc.UnaryUnaryMultiCallable[_cluster_service_pb2.AddReplicaRequest, _cluster_service_pb2.AddReplicaResponse]
+    """Adds a replica as a standby, with an id that no replica had before. Then start its process with
+    that id. An address that a replica has is answered with the id of that one. Needs
+    manage_servers, and feature level 9.
+    Errors: INVALID_OPTION, REPLICA_LIMIT.
+    """
+    PromoteReplica: _grpc.UnaryUnaryMultiCallable[_cluster_service_pb2.PromoteReplicaRequest, _cluster_service_pb2.PromoteReplicaResponse]
+    """Gives a standby a vote. It must be up to date. A replica that has a vote stays as it is. Needs
+    manage_servers, and feature level 9.
+    Errors: REPLICA_NOT_FOUND, REPLICA_NOT_READY, REPLICA_LIMIT, QUORUM_AT_RISK.
+    """
+    RemoveReplica: _grpc.UnaryUnaryMultiCallable[_cluster_service_pb2.RemoveReplicaRequest, _cluster_service_pb2.RemoveReplicaResponse]
+    """Removes a replica for good, with its vote if it has one. A replica that was removed before stays
+    removed. The primary can be removed: another one takes over. Stop its process once the answer is
+    there. Needs manage_servers, and feature level 9.
+    Errors: REPLICA_NOT_FOUND, QUORUM_AT_RISK, NO_OTHER_REPLICA.
+    """
+    BeginEpoch: _grpc.UnaryUnaryMultiCallable[_cluster_service_pb2.BeginEpochRequest, _cluster_service_pb2.BeginEpochResponse]
+    """Internal: ends the epoch, alone in its prepare, and says who belongs to the next one. The entry
+    itself ends it, so this is never refused.
+    """
 
 @_typing.type_check_only
 class ClusterServiceAsyncStub(ClusterServiceStub):
@@ -92,6 +113,27 @@ class ClusterServiceAsyncStub(ClusterServiceStub):
     """Sets a description of the cluster, which GetStatus shows; an empty one removes it. Needs
     manage_servers, and feature level 3.
     Errors: INVALID_OPTION, REVISION_MISMATCH.
+    """
+    AddReplica: _aio.UnaryUnaryMultiCallable[_cluster_service_pb2.AddReplicaRequest, _cluster_service_pb2.AddReplicaResponse]  # type: ignore[assignment]
+    """Adds a replica as a standby, with an id that no replica had before. Then start its process with
+    that id. An address that a replica has is answered with the id of that one. Needs
+    manage_servers, and feature level 9.
+    Errors: INVALID_OPTION, REPLICA_LIMIT.
+    """
+    PromoteReplica: _aio.UnaryUnaryMultiCallable[_cluster_service_pb2.PromoteReplicaRequest, _cluster_service_pb2.PromoteReplicaResponse]  # type: ignore[assignment]
+    """Gives a standby a vote. It must be up to date. A replica that has a vote stays as it is. Needs
+    manage_servers, and feature level 9.
+    Errors: REPLICA_NOT_FOUND, REPLICA_NOT_READY, REPLICA_LIMIT, QUORUM_AT_RISK.
+    """
+    RemoveReplica: _aio.UnaryUnaryMultiCallable[_cluster_service_pb2.RemoveReplicaRequest, _cluster_service_pb2.RemoveReplicaResponse]  # type: ignore[assignment]
+    """Removes a replica for good, with its vote if it has one. A replica that was removed before stays
+    removed. The primary can be removed: another one takes over. Stop its process once the answer is
+    there. Needs manage_servers, and feature level 9.
+    Errors: REPLICA_NOT_FOUND, QUORUM_AT_RISK, NO_OTHER_REPLICA.
+    """
+    BeginEpoch: _aio.UnaryUnaryMultiCallable[_cluster_service_pb2.BeginEpochRequest, _cluster_service_pb2.BeginEpochResponse]  # type: ignore[assignment]
+    """Internal: ends the epoch, alone in its prepare, and says who belongs to the next one. The entry
+    itself ends it, so this is never refused.
     """
 
 class ClusterServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -152,6 +194,51 @@ class ClusterServiceServicer(metaclass=_abc_1.ABCMeta):
         """Sets a description of the cluster, which GetStatus shows; an empty one removes it. Needs
         manage_servers, and feature level 3.
         Errors: INVALID_OPTION, REVISION_MISMATCH.
+        """
+
+    @_abc_1.abstractmethod
+    def AddReplica(
+        self,
+        request: _cluster_service_pb2.AddReplicaRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_cluster_service_pb2.AddReplicaResponse, _abc.Awaitable[_cluster_service_pb2.AddReplicaResponse]]:
+        """Adds a replica as a standby, with an id that no replica had before. Then start its process with
+        that id. An address that a replica has is answered with the id of that one. Needs
+        manage_servers, and feature level 9.
+        Errors: INVALID_OPTION, REPLICA_LIMIT.
+        """
+
+    @_abc_1.abstractmethod
+    def PromoteReplica(
+        self,
+        request: _cluster_service_pb2.PromoteReplicaRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_cluster_service_pb2.PromoteReplicaResponse, _abc.Awaitable[_cluster_service_pb2.PromoteReplicaResponse]]:
+        """Gives a standby a vote. It must be up to date. A replica that has a vote stays as it is. Needs
+        manage_servers, and feature level 9.
+        Errors: REPLICA_NOT_FOUND, REPLICA_NOT_READY, REPLICA_LIMIT, QUORUM_AT_RISK.
+        """
+
+    @_abc_1.abstractmethod
+    def RemoveReplica(
+        self,
+        request: _cluster_service_pb2.RemoveReplicaRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_cluster_service_pb2.RemoveReplicaResponse, _abc.Awaitable[_cluster_service_pb2.RemoveReplicaResponse]]:
+        """Removes a replica for good, with its vote if it has one. A replica that was removed before stays
+        removed. The primary can be removed: another one takes over. Stop its process once the answer is
+        there. Needs manage_servers, and feature level 9.
+        Errors: REPLICA_NOT_FOUND, QUORUM_AT_RISK, NO_OTHER_REPLICA.
+        """
+
+    @_abc_1.abstractmethod
+    def BeginEpoch(
+        self,
+        request: _cluster_service_pb2.BeginEpochRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_cluster_service_pb2.BeginEpochResponse, _abc.Awaitable[_cluster_service_pb2.BeginEpochResponse]]:
+        """Internal: ends the epoch, alone in its prepare, and says who belongs to the next one. The entry
+        itself ends it, so this is never refused.
         """
 
 def add_ClusterServiceServicer_to_server(servicer: ClusterServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

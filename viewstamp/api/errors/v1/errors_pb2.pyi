@@ -52,6 +52,8 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
     """NOT_FOUND: no such snapshot generation."""
     REASON_BROKER_NOT_FOUND: _Reason.ValueType  # 8
     """NOT_FOUND: no such broker."""
+    REASON_REPLICA_NOT_FOUND: _Reason.ValueType  # 9
+    """NOT_FOUND: the cluster has no replica of that id."""
     REASON_USER_EXISTS: _Reason.ValueType  # 20
     """ALREADY_EXISTS: the username is taken."""
     REASON_STREAM_EXISTS: _Reason.ValueType  # 21
@@ -117,6 +119,8 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
     """
     REASON_BROKER_LIMIT: _Reason.ValueType  # 69
     """RESOURCE_EXHAUSTED: as many brokers are registered as may be."""
+    REASON_REPLICA_LIMIT: _Reason.ValueType  # 70
+    """RESOURCE_EXHAUSTED: the cluster has as many voters, or standbys, as it may have."""
     REASON_UNAUTHENTICATED: _Reason.ValueType  # 80
     """UNAUTHENTICATED: the token is missing, malformed, expired, or its credentials changed."""
     REASON_INVALID_CREDENTIALS: _Reason.ValueType  # 81
@@ -167,6 +171,10 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
     """FAILED_PRECONDITION: the broker has replicas of partitions."""
     REASON_REPLICAS_NOT_IN_SYNC: _Reason.ValueType  # 119
     """FAILED_PRECONDITION: none of the replicas has all that was acknowledged."""
+    REASON_REPLICA_NOT_READY: _Reason.ValueType  # 127
+    """FAILED_PRECONDITION: the standby is not heard, or not up to date, and cannot be given a vote yet."""
+    REASON_QUORUM_AT_RISK: _Reason.ValueType  # 128
+    """FAILED_PRECONDITION: after the change too few of the voters are there for a quorum."""
     REASON_REVISION_MISMATCH: _Reason.ValueType  # 120
     """ABORTED: `expected_revision` differs from the entity's `modified_revision`."""
     REASON_REQUEST_TOO_OLD: _Reason.ValueType  # 121
@@ -228,6 +236,8 @@ REASON_SNAPSHOT_NOT_FOUND: Reason.ValueType  # 7
 """NOT_FOUND: no such snapshot generation."""
 REASON_BROKER_NOT_FOUND: Reason.ValueType  # 8
 """NOT_FOUND: no such broker."""
+REASON_REPLICA_NOT_FOUND: Reason.ValueType  # 9
+"""NOT_FOUND: the cluster has no replica of that id."""
 REASON_USER_EXISTS: Reason.ValueType  # 20
 """ALREADY_EXISTS: the username is taken."""
 REASON_STREAM_EXISTS: Reason.ValueType  # 21
@@ -293,6 +303,8 @@ nothing, unless the metadata's `applied` is "true".
 """
 REASON_BROKER_LIMIT: Reason.ValueType  # 69
 """RESOURCE_EXHAUSTED: as many brokers are registered as may be."""
+REASON_REPLICA_LIMIT: Reason.ValueType  # 70
+"""RESOURCE_EXHAUSTED: the cluster has as many voters, or standbys, as it may have."""
 REASON_UNAUTHENTICATED: Reason.ValueType  # 80
 """UNAUTHENTICATED: the token is missing, malformed, expired, or its credentials changed."""
 REASON_INVALID_CREDENTIALS: Reason.ValueType  # 81
@@ -343,6 +355,10 @@ REASON_BROKER_IN_USE: Reason.ValueType  # 118
 """FAILED_PRECONDITION: the broker has replicas of partitions."""
 REASON_REPLICAS_NOT_IN_SYNC: Reason.ValueType  # 119
 """FAILED_PRECONDITION: none of the replicas has all that was acknowledged."""
+REASON_REPLICA_NOT_READY: Reason.ValueType  # 127
+"""FAILED_PRECONDITION: the standby is not heard, or not up to date, and cannot be given a vote yet."""
+REASON_QUORUM_AT_RISK: Reason.ValueType  # 128
+"""FAILED_PRECONDITION: after the change too few of the voters are there for a quorum."""
 REASON_REVISION_MISMATCH: Reason.ValueType  # 120
 """ABORTED: `expected_revision` differs from the entity's `modified_revision`."""
 REASON_REQUEST_TOO_OLD: Reason.ValueType  # 121

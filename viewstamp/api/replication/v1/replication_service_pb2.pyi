@@ -13,6 +13,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from viewstamp.api.cluster.v1 import cluster_service_pb2 as _cluster_service_pb2
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as _snapshots_service_pb2
 import builtins as _builtins
 import sys
@@ -63,6 +64,8 @@ class _HelloRefusalEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_HelloRef
     """The data directory of one of the two is an older copy of itself."""
     HELLO_REFUSAL_EXPIRED_CERTIFICATE: _HelloRefusal.ValueType  # 15
     """Told by the handshake of TLS and never sent: a certificate of one of the two is not valid now."""
+    HELLO_REFUSAL_REMOVED_REPLICA: _HelloRefusal.ValueType  # 16
+    """The caller was removed from the cluster."""
 
 class HelloRefusal(_HelloRefusal, metaclass=_HelloRefusalEnumTypeWrapper):
     """Why a hello was refused."""
@@ -99,6 +102,8 @@ HELLO_REFUSAL_OLDER_DIRECTORY: HelloRefusal.ValueType  # 14
 """The data directory of one of the two is an older copy of itself."""
 HELLO_REFUSAL_EXPIRED_CERTIFICATE: HelloRefusal.ValueType  # 15
 """Told by the handshake of TLS and never sent: a certificate of one of the two is not valid now."""
+HELLO_REFUSAL_REMOVED_REPLICA: HelloRefusal.ValueType  # 16
+"""The caller was removed from the cluster."""
 Global___HelloRefusal: _TypeAlias = HelloRefusal  # noqa: Y015
 
 @_typing.final
@@ -130,6 +135,74 @@ class ExchangeRequest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ExchangeRequest: _TypeAlias = ExchangeRequest  # noqa: Y015
+
+@_typing.final
+class IntroduceRequest(_message.Message):
+    """Who wants to know the cluster."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPLICA_ID_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    replica_id: _builtins.int
+    """The caller; not looked at if `address` is set."""
+    address: _builtins.str
+    """Where the others reach the caller, if it does not know its id: who was added with this address."""
+    def __init__(
+        self,
+        *,
+        replica_id: _builtins.int = ...,
+        address: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "replica_id", b"replica_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___IntroduceRequest: _TypeAlias = IntroduceRequest  # noqa: Y015
+
+@_typing.final
+class IntroduceResponse(_message.Message):
+    """The cluster, and who belongs to it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    REPLICA_COUNT_FIELD_NUMBER: _builtins.int
+    STANDBY_COUNT_FIELD_NUMBER: _builtins.int
+    BEGAN_OP_FIELD_NUMBER: _builtins.int
+    BEGAN_CHECKSUM_FIELD_NUMBER: _builtins.int
+    MEMBERS_FIELD_NUMBER: _builtins.int
+    cluster_id: _builtins.bytes
+    """The id of the cluster."""
+    replica_count: _builtins.int
+    """With how many replicas and standbys it was founded."""
+    standby_count: _builtins.int
+    began_op: _builtins.int
+    """The entry behind which the present epoch began, and its checksum; 0 and empty in the first one."""
+    began_checksum: _builtins.bytes
+    @_builtins.property
+    def members(self) -> _cluster_service_pb2.BeginEpochRequest:
+        """Who belongs to it, with all addresses that the called replica knows."""
+
+    def __init__(
+        self,
+        *,
+        cluster_id: _builtins.bytes = ...,
+        replica_count: _builtins.int = ...,
+        standby_count: _builtins.int = ...,
+        began_op: _builtins.int = ...,
+        began_checksum: _builtins.bytes = ...,
+        members: _cluster_service_pb2.BeginEpochRequest | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["members", b"members"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["began_checksum", b"began_checksum", "began_op", b"began_op", "cluster_id", b"cluster_id", "members", b"members", "replica_count", b"replica_count", "standby_count", b"standby_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___IntroduceResponse: _TypeAlias = IntroduceResponse  # noqa: Y015
 
 @_typing.final
 class ExchangeResponse(_message.Message):
@@ -179,6 +252,8 @@ class ReplicaHello(_message.Message):
     STANDBY_COUNT_FIELD_NUMBER: _builtins.int
     FEATURE_LEVEL_MAX_FIELD_NUMBER: _builtins.int
     DISK_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    PEER_ADDRESS_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     """The cluster that the caller belongs to, or is to bootstrap."""
     wire_version: _builtins.int
@@ -197,6 +272,10 @@ class ReplicaHello(_message.Message):
     """How many standbys the caller was configured with; their ids follow on those that vote."""
     feature_level_max: _builtins.int
     """The highest feature level that the caller's coordinator knows."""
+    epoch: _builtins.int
+    """The epoch that the caller is in."""
+    peer_address: _builtins.str
+    """Where the caller listens for the others. A replica that is behind may know it from nowhere else."""
     @_builtins.property
     def disk(self) -> Global___DiskMark:
         """The caller's data directory; unset from builds that do not tell."""
@@ -214,10 +293,12 @@ class ReplicaHello(_message.Message):
         standby_count: _builtins.int = ...,
         feature_level_max: _builtins.int = ...,
         disk: Global___DiskMark | None = ...,
+        epoch: _builtins.int = ...,
+        peer_address: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["disk", b"disk"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_nonce", b"boot_nonce", "cluster_id", b"cluster_id", "configuration_digest", b"configuration_digest", "disk", b"disk", "feature_level_max", b"feature_level_max", "replica_count", b"replica_count", "replica_id", b"replica_id", "standby_count", b"standby_count", "to_replica_id", b"to_replica_id", "wire_version", b"wire_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_nonce", b"boot_nonce", "cluster_id", b"cluster_id", "configuration_digest", b"configuration_digest", "disk", b"disk", "epoch", b"epoch", "feature_level_max", b"feature_level_max", "peer_address", b"peer_address", "replica_count", b"replica_count", "replica_id", b"replica_id", "standby_count", b"standby_count", "to_replica_id", b"to_replica_id", "wire_version", b"wire_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -302,6 +383,7 @@ class ReplicaMessage(_message.Message):
     READ_INDEX_REQUEST_FIELD_NUMBER: _builtins.int
     READ_INDEX_REPLY_FIELD_NUMBER: _builtins.int
     REPLICA_REPORT_FIELD_NUMBER: _builtins.int
+    EPOCH_ENDED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def prepare(self) -> Global___Prepare:
         """Primary to backups: journal this."""
@@ -390,6 +472,10 @@ class ReplicaMessage(_message.Message):
     def replica_report(self) -> Global___ReplicaReport:
         """To all, twice a second: how far I am, and where I serve clients."""
 
+    @_builtins.property
+    def epoch_ended(self) -> Global___EpochEnded:
+        """To one of an earlier epoch: its epoch ended with this entry."""
+
     def __init__(
         self,
         *,
@@ -415,12 +501,13 @@ class ReplicaMessage(_message.Message):
         read_index_request: Global___ReadIndexRequest | None = ...,
         read_index_reply: Global___ReadIndexReply | None = ...,
         replica_report: Global___ReplicaReport | None = ...,
+        epoch_ended: Global___EpochEnded | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["admission", b"admission", "admission_durable", b"admission_durable", "blank_answer", b"blank_answer", "blank_query", b"blank_query", "commit", b"commit", "commit_ok", b"commit_ok", "committed", b"committed", "committed_gone", b"committed_gone", "do_view_change", b"do_view_change", "kind", b"kind", "prepare", b"prepare", "prepare_ok", b"prepare_ok", "read_index_reply", b"read_index_reply", "read_index_request", b"read_index_request", "repair", b"repair", "replica_report", b"replica_report", "request_admission", b"request_admission", "request_committed", b"request_committed", "request_prepare", b"request_prepare", "request_start_view", b"request_start_view", "snapshot_durable", b"snapshot_durable", "start_view", b"start_view", "start_view_change", b"start_view_change"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["admission", b"admission", "admission_durable", b"admission_durable", "blank_answer", b"blank_answer", "blank_query", b"blank_query", "commit", b"commit", "commit_ok", b"commit_ok", "committed", b"committed", "committed_gone", b"committed_gone", "do_view_change", b"do_view_change", "epoch_ended", b"epoch_ended", "kind", b"kind", "prepare", b"prepare", "prepare_ok", b"prepare_ok", "read_index_reply", b"read_index_reply", "read_index_request", b"read_index_request", "repair", b"repair", "replica_report", b"replica_report", "request_admission", b"request_admission", "request_committed", b"request_committed", "request_prepare", b"request_prepare", "request_start_view", b"request_start_view", "snapshot_durable", b"snapshot_durable", "start_view", b"start_view", "start_view_change", b"start_view_change"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admission", b"admission", "admission_durable", b"admission_durable", "blank_answer", b"blank_answer", "blank_query", b"blank_query", "commit", b"commit", "commit_ok", b"commit_ok", "committed", b"committed", "committed_gone", b"committed_gone", "do_view_change", b"do_view_change", "kind", b"kind", "prepare", b"prepare", "prepare_ok", b"prepare_ok", "read_index_reply", b"read_index_reply", "read_index_request", b"read_index_request", "repair", b"repair", "replica_report", b"replica_report", "request_admission", b"request_admission", "request_committed", b"request_committed", "request_prepare", b"request_prepare", "request_start_view", b"request_start_view", "snapshot_durable", b"snapshot_durable", "start_view", b"start_view", "start_view_change", b"start_view_change"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admission", b"admission", "admission_durable", b"admission_durable", "blank_answer", b"blank_answer", "blank_query", b"blank_query", "commit", b"commit", "commit_ok", b"commit_ok", "committed", b"committed", "committed_gone", b"committed_gone", "do_view_change", b"do_view_change", "epoch_ended", b"epoch_ended", "kind", b"kind", "prepare", b"prepare", "prepare_ok", b"prepare_ok", "read_index_reply", b"read_index_reply", "read_index_request", b"read_index_request", "repair", b"repair", "replica_report", b"replica_report", "request_admission", b"request_admission", "request_committed", b"request_committed", "request_prepare", b"request_prepare", "request_start_view", b"request_start_view", "snapshot_durable", b"snapshot_durable", "start_view", b"start_view", "start_view_change", b"start_view_change"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["prepare", "prepare_ok", "commit", "commit_ok", "blank_query", "blank_answer", "start_view_change", "do_view_change", "start_view", "request_start_view", "request_prepare", "repair", "request_committed", "committed", "committed_gone", "request_admission", "admission", "admission_durable", "snapshot_durable", "read_index_request", "read_index_reply", "replica_report"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["prepare", "prepare_ok", "commit", "commit_ok", "blank_query", "blank_answer", "start_view_change", "do_view_change", "start_view", "request_start_view", "request_prepare", "repair", "request_committed", "committed", "committed_gone", "request_admission", "admission", "admission_durable", "snapshot_durable", "read_index_request", "read_index_reply", "replica_report", "epoch_ended"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -947,6 +1034,36 @@ class AdmissionDurable(_message.Message):
 Global___AdmissionDurable: _TypeAlias = AdmissionDurable  # noqa: Y015
 
 @_typing.final
+class EpochEnded(_message.Message):
+    """An entry is committed, and an epoch after that of the receiver began behind it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OP_FIELD_NUMBER: _builtins.int
+    CHECKSUM_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    op: _builtins.int
+    """Number of the entry."""
+    checksum: _builtins.bytes
+    """16 bytes: its checksum."""
+    epoch: _builtins.int
+    """The epoch that began."""
+    def __init__(
+        self,
+        *,
+        op: _builtins.int = ...,
+        checksum: _builtins.bytes = ...,
+        epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksum", b"checksum", "epoch", b"epoch", "op", b"op"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EpochEnded: _TypeAlias = EpochEnded  # noqa: Y015
+
+@_typing.final
 class SnapshotDurable(_message.Message):
     """A generation is durable on the sender; repeated until the snapshot is decided."""
 
@@ -1102,12 +1219,15 @@ class ReadLayerRequest(_message.Message):
     GENERATION_FIELD_NUMBER: _builtins.int
     DIGEST_FIELD_NUMBER: _builtins.int
     OFFSET_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
     generation: _builtins.int
     """A generation whose manifest names the layer; it is kept from being deleted meanwhile."""
     digest: _builtins.bytes
     """32 bytes: BLAKE3 of the file."""
     offset: _builtins.int
     """Where to begin, in bytes from the start of the file."""
+    size_bytes: _builtins.int
+    """How many bytes to send at most; 0 is all of them to the end of the file. Older builds send all."""
     @_builtins.property
     def hello(self) -> Global___ReplicaHello:
         """The hello of the caller."""
@@ -1119,10 +1239,11 @@ class ReadLayerRequest(_message.Message):
         generation: _builtins.int = ...,
         digest: _builtins.bytes = ...,
         offset: _builtins.int = ...,
+        size_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "generation", b"generation", "hello", b"hello", "offset", b"offset"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "generation", b"generation", "hello", b"hello", "offset", b"offset", "size_bytes", b"size_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1180,6 +1301,8 @@ class ReplicaReport(_message.Message):
     COMMON_OP_FIELD_NUMBER: _builtins.int
     COMMON_DIGEST_FIELD_NUMBER: _builtins.int
     DISK_FIELD_NUMBER: _builtins.int
+    DISK_ID_FIELD_NUMBER: _builtins.int
+    LACKS_VOTE_FIELD_NUMBER: _builtins.int
     status: _builtins.int
     """The sender's status, as in its own GetStatus: the number of a ReplicaStatus."""
     view: _builtins.int
@@ -1211,6 +1334,12 @@ class ReplicaReport(_message.Message):
     """An applied op of which other replicas tell the digest, too, so that three can be compared."""
     common_digest: _builtins.bytes
     """The digest at `common_op`; see `applied_digest`."""
+    disk_id: _builtins.bytes
+    """16 bytes that stand for its data directory, also while it has no vote; then `disk` is empty.
+    Whoever promotes a standby has to name it.
+    """
+    lacks_vote: _builtins.bool
+    """It should have a vote and has none yet, since it has lost its disk."""
     @_builtins.property
     def disk(self) -> Global___DiskMark:
         """Its data directory."""
@@ -1232,10 +1361,12 @@ class ReplicaReport(_message.Message):
         common_op: _builtins.int = ...,
         common_digest: _builtins.bytes = ...,
         disk: Global___DiskMark | None = ...,
+        disk_id: _builtins.bytes = ...,
+        lacks_vote: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["disk", b"disk"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "applied_digest", b"applied_digest", "client_address", b"client_address", "clock_us", b"clock_us", "commit", b"commit", "common_digest", b"common_digest", "common_op", b"common_op", "disk", b"disk", "feature_level_max", b"feature_level_max", "generation", b"generation", "op", b"op", "status", b"status", "unfit", b"unfit", "view", b"view"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "applied_digest", b"applied_digest", "client_address", b"client_address", "clock_us", b"clock_us", "commit", b"commit", "common_digest", b"common_digest", "common_op", b"common_op", "disk", b"disk", "disk_id", b"disk_id", "feature_level_max", b"feature_level_max", "generation", b"generation", "lacks_vote", b"lacks_vote", "op", b"op", "status", b"status", "unfit", b"unfit", "view", b"view"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

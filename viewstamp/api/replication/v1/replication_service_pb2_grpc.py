@@ -40,6 +40,11 @@ class ReplicationServiceStub:
                 request_serializer=viewstamp_dot_api_dot_replication_dot_v1_dot_replication__service__pb2.ExchangeRequest.SerializeToString,
                 response_deserializer=viewstamp_dot_api_dot_replication_dot_v1_dot_replication__service__pb2.ExchangeResponse.FromString,
                 _registered_method=True)
+        self.Introduce = channel.unary_unary(
+                '/viewstamp.api.replication.v1.ReplicationService/Introduce',
+                request_serializer=viewstamp_dot_api_dot_replication_dot_v1_dot_replication__service__pb2.IntroduceRequest.SerializeToString,
+                response_deserializer=viewstamp_dot_api_dot_replication_dot_v1_dot_replication__service__pb2.IntroduceResponse.FromString,
+                _registered_method=True)
 
 
 class ReplicationServiceServicer:
@@ -57,6 +62,14 @@ class ReplicationServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Introduce(self, request, context):
+        """Tells a replica with an empty directory, whose id was given to it while the cluster ran, of the
+        cluster. Fails with PERMISSION_DENIED if the cluster has no replica of that id now.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ReplicationServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -64,6 +77,11 @@ def add_ReplicationServiceServicer_to_server(servicer, server):
                     servicer.Exchange,
                     request_deserializer=viewstamp_dot_api_dot_replication_dot_v1_dot_replication__service__pb2.ExchangeRequest.FromString,
                     response_serializer=viewstamp_dot_api_dot_replication_dot_v1_dot_replication__service__pb2.ExchangeResponse.SerializeToString,
+            ),
+            'Introduce': grpc.unary_unary_rpc_method_handler(
+                    servicer.Introduce,
+                    request_deserializer=viewstamp_dot_api_dot_replication_dot_v1_dot_replication__service__pb2.IntroduceRequest.FromString,
+                    response_serializer=viewstamp_dot_api_dot_replication_dot_v1_dot_replication__service__pb2.IntroduceResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -94,6 +112,33 @@ class ReplicationService:
             '/viewstamp.api.replication.v1.ReplicationService/Exchange',
             viewstamp_dot_api_dot_replication_dot_v1_dot_replication__service__pb2.ExchangeRequest.SerializeToString,
             viewstamp_dot_api_dot_replication_dot_v1_dot_replication__service__pb2.ExchangeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Introduce(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/viewstamp.api.replication.v1.ReplicationService/Introduce',
+            viewstamp_dot_api_dot_replication_dot_v1_dot_replication__service__pb2.IntroduceRequest.SerializeToString,
+            viewstamp_dot_api_dot_replication_dot_v1_dot_replication__service__pb2.IntroduceResponse.FromString,
             options,
             channel_credentials,
             insecure,

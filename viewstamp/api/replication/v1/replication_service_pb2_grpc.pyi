@@ -45,6 +45,10 @@ class ReplicationServiceStub:
     its way, and the protocol repeats what matters. A newer stream of the same caller ends the
     older one.
     """
+    Introduce: _grpc.UnaryUnaryMultiCallable[_replication_service_pb2.IntroduceRequest, _replication_service_pb2.IntroduceResponse]
+    """Tells a replica with an empty directory, whose id was given to it while the cluster ran, of the
+    cluster. Fails with PERMISSION_DENIED if the cluster has no replica of that id now.
+    """
 
 @_typing.type_check_only
 class ReplicationServiceAsyncStub(ReplicationServiceStub):
@@ -57,6 +61,10 @@ class ReplicationServiceAsyncStub(ReplicationServiceStub):
     and empty requests as signs of life. Nothing is acknowledged: a broken stream loses what was on
     its way, and the protocol repeats what matters. A newer stream of the same caller ends the
     older one.
+    """
+    Introduce: _aio.UnaryUnaryMultiCallable[_replication_service_pb2.IntroduceRequest, _replication_service_pb2.IntroduceResponse]  # type: ignore[assignment]
+    """Tells a replica with an empty directory, whose id was given to it while the cluster ran, of the
+    cluster. Fails with PERMISSION_DENIED if the cluster has no replica of that id now.
     """
 
 class ReplicationServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -73,6 +81,16 @@ class ReplicationServiceServicer(metaclass=_abc_1.ABCMeta):
         and empty requests as signs of life. Nothing is acknowledged: a broken stream loses what was on
         its way, and the protocol repeats what matters. A newer stream of the same caller ends the
         older one.
+        """
+
+    @_abc_1.abstractmethod
+    def Introduce(
+        self,
+        request: _replication_service_pb2.IntroduceRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_replication_service_pb2.IntroduceResponse, _abc.Awaitable[_replication_service_pb2.IntroduceResponse]]:
+        """Tells a replica with an empty directory, whose id was given to it while the cluster ran, of the
+        cluster. Fails with PERMISSION_DENIED if the cluster has no replica of that id now.
         """
 
 def add_ReplicationServiceServicer_to_server(servicer: ReplicationServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

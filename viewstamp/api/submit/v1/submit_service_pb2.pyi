@@ -355,6 +355,7 @@ class StreamOpened(_message.Message):
     LAST_REQUEST_NUMBER_FIELD_NUMBER: _builtins.int
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
     FEATURE_LEVEL_FIELD_NUMBER: _builtins.int
+    ADDRESSES_FIELD_NUMBER: _builtins.int
     last_request_number: _builtins.int
     """The highest request number that the cluster has seen of this session."""
     cluster_id: _builtins.bytes
@@ -363,16 +364,23 @@ class StreamOpened(_message.Message):
     """The feature level in force. 0 if the cluster's build is older than level 8: it ignores fields
     that it does not know, so do not rely on fields that need level 8.
     """
+    @_builtins.property
+    def addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Where the replicas of the present epoch serve clients, as far as the primary knows it, in the
+        order of their ids. Empty from builds that do not tell.
+        """
+
     def __init__(
         self,
         *,
         last_request_number: _builtins.int = ...,
         cluster_id: _builtins.bytes = ...,
         feature_level: _builtins.int = ...,
+        addresses: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "feature_level", b"feature_level", "last_request_number", b"last_request_number"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "cluster_id", b"cluster_id", "feature_level", b"feature_level", "last_request_number", b"last_request_number"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,164 @@
+"""Where the records of a ring lie, from the floor on, and how much room they leave.
+
+Records go round: from the oldest that is needed (the head) to the end (the tail) everything is
+taken. One sector always stays free, so that a full ring differs from an empty one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from coordinator.journal.findings import VerifiedRecord
+from coordinator.journal.index import HeldOps, Location
+from coordinator.journal.placement import Content, Placed
+from viewstamp.format.record import SECTOR_BYTES, record_bytes
+from viewstamp.format.ring import RING_SEGMENT, RingLayout
+
+
+@dataclass(frozen=True, slots=True)
+class RingRecord:
+    """A record at or above the floor. `op` is that of a prepare, 0 for any other record."""
+
+    sequence: int
+    op: int
+    offset: int
+    extent_bytes: int
+
+
+class RingIndex(HeldOps):
+    """The location of each op held, and all records from the floor on, oldest first."""
+
+    def __init__(
+        self,
+        layout: RingLayout,
+        kept: Iterable[VerifiedRecord],
+        live: Mapping[int, VerifiedRecord],
+    ) -> None:
+        """Take over recovery's result: all records kept, by sequence, and those of the log."""
+        self._layout = layout
+        self._records = deque(
+            RingRecord(
+                each.frame.sequence,
+                each.header.op if each.header is not None else 0,
+                each.offset,
+                each.extent_bytes,
+            )
+            for each in kept
+        )
+        super().__init__()
+        for op, entry in live.items():
+            assert entry.header is not None
+            place = RING_SEGMENT, entry.offset, entry.extent_bytes
+            self._locations[op] = Location(*place, entry.header)
+        self._last_op = max(self._locations, default=0)
+        last = self._records[-1] if self._records else None
+        self.tail = layout.start if last is None else last.offset + last.extent_bytes
+        """Where the next record goes, if it fits there."""
+
+    # --- Looking ---
+
+    @property
+    def head_op(self) -> int:
+        """The highest op held; 0 for none."""
+        return self._last_op
+
+    def live(self) -> tuple[Location, ...]:
+        """Return the records of the log, by offset."""
+        return tuple(sorted(self._locations.values(), key=lambda each: each.offset))
+
+    def sequence_at(self, offset: int) -> int:
+        """Return the sequence of the record at an offset."""
+        return next(each.sequence for each in self._records if each.offset == offset)
+
+    def bytes_from(self, op: int) -> int:
+        """Return the bytes of the records of the log from an op on."""
+        return sum(each.extent_bytes for at, each in self._locations.items() if at >= op)
+
+    def bytes_before(self, sequence: int) -> int:
+        """Return the bytes of the records below a sequence."""
+        return sum(each.extent_bytes for each in self._records if each.sequence < sequence)
+
+    # --- Room ---
+
+    def free_after(self, placed: Sequence[Placed] = ()) -> int:
+        """Return the bytes that no needed record takes, in at most two pieces, once these are
+        written, too."""
+        size_bytes = self._layout.end - self._layout.start
+        tail = placed[-1].offset + placed[-1].extent_bytes if placed else self.tail
+        if self._records:
+            return (self._records[0].offset - tail) % size_bytes  # equal ones: full
+        return (placed[0].offset - tail) % size_bytes if placed else size_bytes
+
+    def place(self, contents: Sequence[Content]) -> list[Placed] | None:
+        """Return the place of each content behind the previous one, or at the beginning again.
+
+        None if they do not all fit between tail and head.
+        """
+        placed: list[Placed] = []
+        tail = self.tail
+        head = self._records[0].offset if self._records else None
+        for content in contents:
+            extent_bytes = record_bytes(len(content.data))
+            at = self._place(tail, head, extent_bytes)
+            if at is None:
+                return None
+            placed.append(Placed(content, RING_SEGMENT, at, extent_bytes))
+            tail = at + extent_bytes
+            head = placed[0].offset if head is None else head
+        return placed
+
+    def _place(self, tail: int, head: int | None, extent_bytes: int) -> int | None:
+        """Return where a record of so many bytes goes; a full ring keeps one sector free."""
+        wanted_bytes = extent_bytes + SECTOR_BYTES
+        if head is not None and tail <= head:
+            return tail if tail + wanted_bytes <= head else None
+        if tail + extent_bytes <= self._layout.end:
+            return tail
+        start, limit = self._layout.start, self._layout.end if head is None else head
+        return start if start + wanted_bytes <= limit else None
+
+    # --- Changing ---
+
+    def enter(self, placed: Iterable[Placed], first_sequence: int) -> None:
+        """Note written records; a later one of an op replaces the earlier."""
+        for sequence, record in enumerate(placed, start=first_sequence):
+            header = record.content.header
+            op = 0 if header is None else header.op
+            self._records.append(RingRecord(sequence, op, record.offset, record.extent_bytes))
+            self.tail = record.offset + record.extent_bytes
+            if header is not None:
+                place = record.segment, record.offset, record.extent_bytes
+                self._locations[op] = Location(*place, header)
+                self._last_op = max(self._last_op, op)
+
+    def remove_after(self, op: int) -> None:
+        """Forget every op above `op`."""
+        for later in [held for held in self._locations if held > op]:
+            del self._locations[later]
+        self._last_op = max(self._locations, default=0)
+
+    def first_needed(self, keep_from: int) -> int | None:
+        """Return the sequence of the oldest record of the log with an op from `keep_from` on; None
+        if there is none."""
+        for each in self._records:
+            if each.op >= keep_from and self._is_live(each):
+                return each.sequence
+        return None
+
+    def _is_live(self, record: RingRecord) -> bool:
+        location = self._locations.get(record.op)
+        return location is not None and location.offset == record.offset
+
+    def drop_before(self, sequence: int) -> int:
+        """Forget the records below a sequence; return how many."""
+        dropped = 0
+        while self._records and self._records[0].sequence < sequence:
+            record = self._records.popleft()
+            if record.op and self._is_live(record):
+                del self._locations[record.op]
+            dropped += 1
+        if not self._locations:
+            self._last_op = 0
+        return dropped
