@@ -1,4 +1,4 @@
-"""Small rings for tests: sixteen sectors for records, of which four are the reserve."""
+"""Small rings for tests: sixteen sectors for records a side, of which four are the reserve."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ DATA_SECTORS: Final = 16
 RING_BYTES: Final = 20 * SECTOR_BYTES
 RECORD_BYTES_MAX: Final = 2 * SECTOR_BYTES
 LAYOUT: Final = RingLayout(RING_BYTES)
+FILE_BYTES: Final = LAYOUT.file_bytes
 assert LAYOUT.slots == DATA_SECTORS
 
 

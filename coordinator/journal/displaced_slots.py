@@ -4,7 +4,8 @@ A write of slots that lands on the very records that it names would leave nothin
 records: their slots are still those of earlier ones. But the write returned, and so did its sync,
 so the records may have been acknowledged. A slot says its sequence, which says its number, and its
 checksum binds that and the journal id. So it is known wherever it lies, and nobody else can have
-written it.
+written it. The slots of the other side are none of these: they name earlier records, or records
+that lie there, as an attempt to write the log anew has left them.
 """
 
 from __future__ import annotations
@@ -30,19 +31,19 @@ _SEQUENCE: Final = Struct("<Q")
 
 
 def displaced_slots(data: mmap, floor: RingFloor, damaged_slots: Set[int]) -> Iterator[RingSlot]:
-    """Yield the slots that lie outside their place: between records, over the header or the floor,
-    and over other slots, which are damaged then. Raises FormatVersionError."""
-    layout = RingLayout(floor.ring_bytes)
+    """Yield the slots that lie outside their place: between records, on the other side, over the
+    header or the floor, and over other slots, which are damaged then. Raises FormatVersionError."""
+    layout = floor.layout
     for at in _places(data, layout, damaged_slots):
         slot = _slot_at(data, at, floor, layout)
-        if slot is not None:
+        if slot is not None and layout.start <= slot.offset < layout.end:
             yield slot
 
 
 def _places(data: mmap, layout: RingLayout, damaged_slots: Set[int]) -> Iterator[int]:
     yield from _magics(data, 0, layout.slots_start)
     yield from (layout.slots_start + number * SLOT_BYTES for number in sorted(damaged_slots))
-    yield from _magics(data, layout.start, layout.ring_bytes)
+    yield from _magics(data, layout.start, layout.file_bytes)
 
 
 def _magics(data: mmap, start: int, end: int) -> Iterator[int]:
@@ -57,6 +58,8 @@ def _magics(data: mmap, start: int, end: int) -> Iterator[int]:
 def _slot_at(data: mmap, at: int, floor: RingFloor, layout: RingLayout) -> RingSlot | None:
     raw = data[at : at + SLOT_BYTES]
     (sequence,) = _SEQUENCE.unpack_from(raw, SLOT_SEQUENCE_OFFSET)
+    if sequence < floor.floor:
+        return None  # as nearly all slots of the other side: there may be many
     number = layout.slot_of(sequence)
     try:
         return decode_slot(raw, journal_id=floor.journal_id, number=number)

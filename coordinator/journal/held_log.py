@@ -259,11 +259,11 @@ class HeldLog(ABC):
             self._log_index.header,
         )
 
-    def _frames(self, placed: Sequence[Placed]) -> list[Frame]:
-        """Return the frames of the next records."""
+    def _frames(self, placed: Sequence[Placed], behind: int = 0) -> list[Frame]:
+        """Return the frames of the next records, behind so many that are not counted yet."""
         return frames_of(
             placed,
-            next_sequence=self._next_sequence,
+            next_sequence=self._next_sequence + behind,
             head=self.head,
             superblock_sequence=self._superblock().sequence,
         )

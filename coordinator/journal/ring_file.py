@@ -38,6 +38,7 @@ from viewstamp.format.ring import (
     RingLayout,
     decode_floor,
     encode_floor,
+    floor_offset,
 )
 
 FIRST_FLOOR: Final = 1
@@ -62,7 +63,7 @@ class RingFile:
     def __init__(self, file: StorageFile, floor: RingFloor, image: bytearray) -> None:
         self.file = file
         self.floor = floor
-        self.layout = RingLayout(floor.ring_bytes)
+        self.layout = floor.layout
         self.image = image
 
     def write_records(self, records: Iterable[tuple[int, bytes]]) -> None:
@@ -85,6 +86,15 @@ class RingFile:
         """Let no record below this sequence be needed any more, durably in both copies. Raises
         OSError."""
         self.floor = replace(self.floor, floor=floor)
+        self.write_floor()
+
+    def turn(self, floor: int, image: bytearray) -> None:
+        """Let the other side be the one in use, durably in both copies. Raises OSError.
+
+        `image` are the slots that are synced there, as all its records from `floor` on.
+        """
+        self.layout, self.image = self.layout.other, image
+        self.floor = replace(self.floor, floor=floor, side=self.layout.side)
         self.write_floor()
 
     def write_floor(self) -> None:
@@ -125,10 +135,10 @@ def create_ring(storage: Storage, directory: str, floor: RingFloor) -> None:
             raise JournalExists(directory)
         storage.unlink(path)
         storage.sync_directory(directory)
-    free_bytes = storage.free_bytes(directory)
-    if free_bytes < floor.ring_bytes:
+    free_bytes, file_bytes = storage.free_bytes(directory), floor.layout.file_bytes
+    if free_bytes < file_bytes:
         raise NoSpace(
-            f"no space for {path}: it takes {floor.ring_bytes} bytes, {free_bytes} are free; free"
+            f"no space for {path}: it takes {file_bytes} bytes, {free_bytes} are free; free"
             " space on its file system"
         )
     try:
@@ -144,7 +154,7 @@ def create_ring(storage: Storage, directory: str, floor: RingFloor) -> None:
 def _fill(storage: Storage, temporary: str, floor: RingFloor) -> None:
     file = storage.create(temporary)
     try:
-        file.preallocate(floor.ring_bytes)
+        file.preallocate(floor.layout.file_bytes)
         ring = RingFile(file, floor, bytearray())
         ring.write_header()
         ring.write_floor()
@@ -170,7 +180,7 @@ def open_ring_file(storage: Storage, directory: str) -> StorageFile:
         raise JournalNotFound(directory)
     file = storage.open(path)
     size_bytes = file.size()
-    if RingLayout(size_bytes).slots < 1:
+    if RingLayout.of_file(size_bytes).slots < 1:
         file.close()
         reason = f"a file of {size_bytes} bytes is too short for a ring: it was cut off"
         raise CorruptJournal(path, size_bytes, None, reason)
@@ -204,11 +214,12 @@ def read_parts(file: StorageFile, data: mmap, identity: JournalIdentity) -> Ring
             raise WrongCluster(file.path, header.cluster_id, identity.cluster_id)
         if header.replica_id != identity.replica_id:
             raise WrongReplica(file.path, header.replica_id, identity.replica_id)
-        if header != floor.header or header.segment_bytes != file.size():
+        if header != floor.header or floor.layout.file_bytes != file.size():
             reason = (
-                f"a ring of {file.size()} bytes says that it is segment {header.segment} of journal"
-                f" {header.journal_id.hex()} with {header.segment_bytes} bytes, and elsewhere that"
-                f" it is journal {floor.journal_id.hex()} with {floor.ring_bytes} bytes"
+                f"a file of {file.size()} bytes says that it is segment {header.segment} of journal"
+                f" {header.journal_id.hex()}, a ring of {header.segment_bytes} bytes, and elsewhere"
+                f" that it is journal {floor.journal_id.hex()}, a ring of {floor.ring_bytes} bytes"
+                f" with {floor.layout.file_bytes} in all"
             )
             raise CorruptJournal(file.path, 0, None, reason)
     return RingParts(floor, damaged)
@@ -220,13 +231,13 @@ def _said(
     """Return what each part says, and the parts that say nothing. Raises FormatVersionError."""
     said: list[tuple[SegmentHeader, RingFloor | None]] = []
     damaged: list[str] = []
-    layout = RingLayout(file.size())
+    file_bytes = file.size()
     for copy in (None, *range(FLOOR_COPIES)):
         try:
             if copy is None:
                 said.append((decode_segment_header(sector_at(0)), None))
             else:
-                floor = decode_floor(sector_at(layout.floor_offset(copy)), copy)
+                floor = decode_floor(sector_at(floor_offset(copy, file_bytes)), copy)
                 said.append((floor.header, floor))
         except FormatVersionError as error:
             raise FormatVersionError(f"{file.path}: {error}") from error

@@ -7,8 +7,9 @@ taken. One sector always stays free, so that a full ring differs from an empty o
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from coordinator.journal.findings import VerifiedRecord
 from coordinator.journal.index import HeldOps, Location
@@ -52,6 +53,8 @@ class RingIndex(HeldOps):
             assert entry.header is not None
             place = RING_SEGMENT, entry.offset, entry.extent_bytes
             self._locations[op] = Location(*place, entry.header)
+        self.live_bytes = self.bytes_from(0)
+        """The bytes of the records of the log."""
         self._last_op = max(self._locations, default=0)
         last = self._records[-1] if self._records else None
         self.tail = layout.start if last is None else last.offset + last.extent_bytes
@@ -78,7 +81,18 @@ class RingIndex(HeldOps):
 
     def bytes_before(self, sequence: int) -> int:
         """Return the bytes of the records below a sequence."""
-        return sum(each.extent_bytes for each in self._records if each.sequence < sequence)
+        return sum(each.extent_bytes for each in self._before(sequence))
+
+    def live_bytes_before(self, sequence: int) -> int:
+        """Return the bytes of the records of the log below a sequence."""
+        return sum(each.extent_bytes for each in self._before(sequence) if self._is_live(each))
+
+    def _before(self, sequence: int) -> Iterator[RingRecord]:
+        return takewhile(lambda each: each.sequence < sequence, self._records)
+
+    def ops(self) -> tuple[int, ...]:
+        """Return the ops held, ascending."""
+        return tuple(sorted(self._locations))
 
     # --- Room ---
 
@@ -129,14 +143,29 @@ class RingIndex(HeldOps):
             self._records.append(RingRecord(sequence, op, record.offset, record.extent_bytes))
             self.tail = record.offset + record.extent_bytes
             if header is not None:
+                self._forget(op)
                 place = record.segment, record.offset, record.extent_bytes
                 self._locations[op] = Location(*place, header)
+                self.live_bytes += record.extent_bytes
                 self._last_op = max(self._last_op, op)
+
+    def move(self, layout: RingLayout, placed: Sequence[Placed], first_sequence: int) -> None:
+        """Forget all records but these, which lie on another side."""
+        self._layout = layout
+        self._records.clear()
+        self._locations.clear()
+        self.live_bytes = 0
+        self._last_op = 0
+        self.enter(placed, first_sequence)
+
+    def _forget(self, op: int) -> None:
+        location = self._locations.pop(op, None)
+        self.live_bytes -= 0 if location is None else location.extent_bytes
 
     def remove_after(self, op: int) -> None:
         """Forget every op above `op`."""
         for later in [held for held in self._locations if held > op]:
-            del self._locations[later]
+            self._forget(later)
         self._last_op = max(self._locations, default=0)
 
     def first_needed(self, keep_from: int) -> int | None:
@@ -157,7 +186,7 @@ class RingIndex(HeldOps):
         while self._records and self._records[0].sequence < sequence:
             record = self._records.popleft()
             if record.op and self._is_live(record):
-                del self._locations[record.op]
+                self._forget(record.op)
             dropped += 1
         if not self._locations:
             self._last_op = 0

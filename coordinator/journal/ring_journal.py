@@ -3,6 +3,8 @@
 It takes no space of the disk once it is made, and makes and removes no files. So its room is known
 from the beginning, and there may be none: then commands are refused until a snapshot frees what it
 covers. Part of the room is a reserve for what a snapshot journals, so that one can always complete.
+What the log no longer needs counts as free: a ring that is full of it is written anew on its other
+side (`ring_rewriting`).
 
 An append costs two syncs: of the records, and of their slots (`viewstamp.format.ring` says why).
 """
@@ -10,19 +12,27 @@ An append costs two syncs: of the records, and of their slots (`viewstamp.format
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from coordinator.journal.errors import JournalNotFound, NoSpace
 from coordinator.journal.held_log import PREPARES_KEPT_MIN, HeldLog
 from coordinator.journal.index import Location
 from coordinator.journal.opening import Recovery
-from coordinator.journal.placement import Content, Placed, encode
+from coordinator.journal.placement import (
+    Content,
+    Placed,
+    encode,
+    prepare_content,
+    restart_content,
+)
 from coordinator.journal.plan import JournalIdentity
 from coordinator.journal.ring_file import FIRST_FLOOR, create_ring
 from coordinator.journal.ring_index import RingIndex
 from coordinator.journal.ring_opening import RecoveredRing, recover_ring
 from coordinator.journal.ring_records import RingRecords
+from coordinator.journal.ring_rewriting import OtherSide
 from coordinator.journal.segments import JournalSpace
 from coordinator.journal.superblock import NO_SUPERBLOCK, SuperblockMark
 from coordinator.storage import Storage, StorageFile, StorageLock
@@ -35,7 +45,7 @@ from viewstamp.format.record import (
     RecordKind,
     record_bytes,
 )
-from viewstamp.format.ring import RingFloor, RingSlot, encode_slot
+from viewstamp.format.ring import RING_SEGMENT, RingFloor, RingSlot, encode_slot
 from viewstamp.limits import MIB
 
 RING_BYTES: Final = 64 * MIB
@@ -62,11 +72,10 @@ def entry_reserve_bytes_of(ring_bytes: int, record_bytes_max: int) -> int:
     """Return the part of the reserve that no entry may use but those of snapshots.
 
     With reserve R, commands of clients leave 2 R free and entries of another primary R / 2. So a
-    replica may hold 1.5 R more beside the log than its primary does, and still take all that was
-    admitted there. In 64 MiB that is 12 MiB: the end that stays unused where the ring begins again
-    (up to 1 MiB), a pipeline of 8 of the largest entries that a view change discarded or that were
-    repaired (8 MiB), and 3 MiB of marks, one sector each. What is left, 4 MiB here and never less
-    than one of the largest records, takes the commands and marks of hundreds of snapshots.
+    replica whose log is up to 1.5 R larger than that of its primary still takes all that was
+    admitted there: logs differ by what is on its way, and by what stays below a snapshot. What is
+    left, 4 MiB in 64 and never less than one of the largest records, takes the commands and marks
+    of hundreds of snapshots.
     """
     return reserve_bytes_of(ring_bytes, record_bytes_max) // ENTRY_RESERVE_PARTS
 
@@ -181,9 +190,9 @@ class RingJournal(HeldLog):
     def band_bytes(self) -> int:
         """The room beside the reserve that only entries of other primaries may use.
 
-        Rings differ a little in what they hold beside the log: ends that stayed unused, marks, and
-        entries that were repaired. What a primary has admitted must fit everywhere: behind it in
-        the log may be the command that completes the snapshot.
+        Logs differ a little: in what is on its way, and in what they keep below a snapshot. What a
+        primary has admitted must fit everywhere: behind it in the log may be the command that
+        completes the snapshot.
         """
         return self._reserve_bytes
 
@@ -221,8 +230,13 @@ class RingJournal(HeldLog):
         return 0
 
     def _count_free(self) -> int:
-        """Return the bytes for records; each takes a slot, too, and lost ones have only that."""
-        return self._free_after(()) + self._kept_bytes
+        """Return the bytes for records, once covered entries are dropped and the log is written
+        anew. Each record takes a slot, too, and lost ones have only that: they stay."""
+        free_bytes = self._free_after(()) + self._kept_bytes
+        if not self.is_settled:
+            return free_bytes
+        needed_bytes = self.index.live_bytes - self.index.live_bytes_before(self._kept_floor)
+        return max(free_bytes, self._data_bytes - needed_bytes)
 
     # --- Appending ---
 
@@ -240,12 +254,14 @@ class RingJournal(HeldLog):
             raise self._fail("writing to the ring", error) from error
         self.index.enter(placed, self._next_sequence)
         self._entered(len(placed))
-        self._free_bytes = self._count_free()
 
     def _place(self, contents: Sequence[Content], reserve_bytes: int) -> list[Placed]:
         placed = self._fitting(contents, reserve_bytes)
         if placed is None and self._kept_floor:
             self._drop_before(self._kept_floor)
+            placed = self._fitting(contents, reserve_bytes)
+        if placed is None and self._fits_anew(contents, reserve_bytes):
+            self._write_anew()
             placed = self._fitting(contents, reserve_bytes)
         if placed is None:
             raise NoSpace(
@@ -265,6 +281,52 @@ class RingJournal(HeldLog):
         used = self._next_sequence + len(placed) - self._ring.floor.floor
         by_slots = (self._ring.layout.slots - used) * SECTOR_BYTES
         return min(self.index.free_after(placed), by_slots)
+
+    def _fits_anew(self, contents: Sequence[Content], reserve_bytes: int) -> bool:
+        """Return whether there is room for records if nothing but the log takes any."""
+        wanted_bytes = sum(record_bytes(len(each.data)) for each in contents)
+        return self.is_settled and self._count_free() >= wanted_bytes + reserve_bytes
+
+    def _write_anew(self) -> None:
+        """Write the log to the other side, and nothing else.
+
+        An entry that has rotted since the start ends that, and changes nothing: the process ends,
+        and the next start asks other replicas for it. Raises CorruptRecord, JournalFailed.
+        """
+        if not self.index.ops() and self._restart() is None:
+            self._drop_before(self._active_unit())
+            return
+        side, placed = OtherSide(self._ring), list[Placed]()
+        first_sequence, offset = self._next_sequence, side.layout.start
+        try:
+            side.blank()
+            for content in self._needed():
+                record = Placed(content, RING_SEGMENT, offset, record_bytes(len(content.data)))
+                side.write(record, *self._frames([record], len(placed)))
+                placed.append(replace(record, content=replace(content, data=b"")))
+                offset += record.extent_bytes
+            side.turn()
+        except OSError as error:
+            raise self._fail("writing the ring anew", error) from error
+        self.index.move(side.layout, placed, first_sequence)
+        self._kept_floor = self._kept_bytes = 0
+        self._entered(len(placed))
+
+    def _needed(self) -> Iterator[Content]:
+        restart = self._restart()
+        if restart is not None:
+            yield restart
+        for op in self.index.ops():
+            prepare = self.read(op)
+            assert prepare is not None
+            yield prepare_content(prepare)
+
+    def _restart(self) -> Content | None:
+        """Return the restart behind which the log goes on, if there is one."""
+        base = self._base
+        if not self.restart_op or self.restart_op != base.op or base.checksum is None:
+            return None
+        return restart_content(base.op, base.checksum)
 
     def _slots(self, placed: Sequence[Placed], frames: Sequence[Frame]) -> dict[int, bytes]:
         """Return the slots of records that are durable, by number."""
@@ -291,22 +353,27 @@ class RingJournal(HeldLog):
         """Append as `HeldLog` says; what settles a loss frees what showed it."""
         super().append(group, use_reserve=use_reserve)
         self._free_held_back()
+        self._free_bytes = self._count_free()
 
     def discard_after(self, op: int) -> None:
         """Discard as `HeldLog` says; what settles a loss frees what showed it."""
         super().discard_after(op)
         self._free_held_back()
+        self._free_bytes = self._count_free()
 
     def restart_at(self, op: int, checksum: bytes) -> int:
         """Start over as `HeldLog` says; losses above `op` hold back what shows them."""
         dropped = super().restart_at(op, checksum)
         self._held_back_op = op + 1
-        return dropped + self._free_held_back()
+        dropped += self._free_held_back()
+        self._free_bytes = self._count_free()
+        return dropped
 
     def mark_repaired(self) -> bool:
         """Note the end of all repairs as `HeldLog` says, and free what showed the losses."""
         is_settled = super().mark_repaired()
         self._free_held_back()
+        self._free_bytes = self._count_free()
         return is_settled
 
     def _free_held_back(self) -> int:

@@ -54,7 +54,7 @@ class RingContents:
     @property
     def layout(self) -> RingLayout:
         """Where the parts lie."""
-        return RingLayout(self.floor.ring_bytes)
+        return self.floor.layout
 
     @property
     def named_sequence(self) -> int:
@@ -169,7 +169,7 @@ def scan_ring(data: mmap, floor: RingFloor) -> RingContents:
 
 
 def _records(data: mmap, floor: RingFloor, end: int) -> Iterator[VerifiedRecord]:
-    layout = RingLayout(floor.ring_bytes)
+    layout = floor.layout
     offset = layout.start
     while offset < layout.end:
         entry = _record_at(data, offset, floor, end)

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from coordinator.journal.segment import SEGMENT_NAME
 from testkit.memory_storage import Inode, Loss, MemoryFile, MemoryStorage, SimulatedCrash
 from viewstamp.format.record import SECTOR_BYTES
-from viewstamp.format.ring import RING_FILE, RingLayout
+from viewstamp.format.ring import RING_FILE, SIDES, RingLayout
 
 
 @dataclass(slots=True)
@@ -156,17 +157,20 @@ class WorldFile(MemoryFile):
 def is_record(path: str, offset: int, file_bytes: int) -> bool:
     """Whether a write is that of a record, not of a header, a slot, a floor or another file."""
     if path.endswith(f"/{RING_FILE}"):
-        layout = RingLayout(file_bytes)
-        return layout.start <= offset < layout.end
+        return any(side.start <= offset < side.end for side in _sides(file_bytes))
     return SEGMENT_NAME.search(path) is not None and offset > 0
 
 
 def is_misdirected(path: str, offset: int, file_bytes: int) -> bool:
     """Whether a write is one that may land elsewhere: that of a record or of slots."""
     if path.endswith(f"/{RING_FILE}"):
-        layout = RingLayout(file_bytes)
-        return layout.slots_start <= offset < layout.end
+        return any(side.slots_start <= offset < side.end for side in _sides(file_bytes))
     return is_record(path, offset, file_bytes)
+
+
+def _sides(file_bytes: int) -> Iterator[RingLayout]:
+    """Yield the layouts of both sides of a ring."""
+    return (RingLayout.of_file(file_bytes, side) for side in range(SIDES))
 
 
 def _sectors(offset: int, size: int) -> range:

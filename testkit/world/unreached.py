@@ -353,6 +353,7 @@ TABLE: Final[tuple[Unreached, ...]] = (
             f"{_JOURNAL}/ring_opening.py",
             f"{_JOURNAL}/ring_records.py",
             f"{_JOURNAL}/ring_recovery.py",
+            f"{_JOURNAL}/ring_rewriting.py",
             f"{_JOURNAL}/ring_scan.py",
             f"{_JOURNAL}/ring_table.py",
             f"{_PEERS}/peers.py _with_ring",

@@ -6,16 +6,20 @@ little-endian. Its parts, in sectors of 4,096 bytes:
 =============== ============================================================================
 sectors         part
 =============== ============================================================================
-0               a segment header (`viewstamp.format.record`) of segment 1, as large as the file
+0               a segment header (`viewstamp.format.record`) of segment 1, of the ring's bytes
 1               the first copy of the floor
-2 ..            the slots, 32 in a sector
-behind them     the records (`viewstamp.format.record`), which are those of segment 1
+2 ..            side 0: its slots, 32 in a sector, and behind them its records
+behind it       side 1, in the same way
 the last one    the second copy of the floor
 =============== ============================================================================
 
-There are as many slots as sectors for records, and a record takes at least one: slots last as long
-as the room. A record never crosses the end of its part. If the next one does not fit there, it goes
-to the beginning of the part. The record of sequence s has slot s mod the number of slots.
+The floor names the side that is in use, and the ring's bytes are those of a ring with this side
+alone. The other side is where the log is written anew, without what it no longer needs. What lies
+there means nothing. Records (`viewstamp.format.record`) are those of segment 1.
+
+A side has as many slots as sectors for records, and a record takes at least one: slots last as long
+as the room. A record never crosses the end of its side. If the next one does not fit there, it goes
+to the beginning of the side. The record of sequence s has slot s mod the number of slots.
 
 Slot (128 bytes, so that no write tears one):
 
@@ -48,17 +52,19 @@ offset size field
 20     2    format version, 1
 22     2    number of the copy, 0 or 1
 24     4    replica_id
-28     4    reserved, zero
+28     4    side, 0 or 1
 32     16   cluster_id
 48     16   journal_id
-64     8    bytes of the file
+64     8    bytes of the ring
 72     8    floor: the sequence of the first record that is needed
 ====== ==== ================================================================================
 
 **The order of writes.** The records of a group are written and synced, and then their slots. So a
 slot that names a record proves that the record was durable: if it is damaged, it has rotted. A
 record that is damaged and that no slot names is torn, and was never acknowledged. The floor rises
-in both copies, one after the other, before anything below it is written over.
+in both copies, one after the other, before anything below it is written over. The other side is
+blanked before it is written, so no record of an earlier attempt is left there. It is whole and
+synced before the floor names it, and the sequences there go on behind those of this side.
 """
 
 from __future__ import annotations
@@ -90,6 +96,7 @@ SLOT_SEQUENCE_OFFSET: Final = 24
 FLOOR_MAGIC: Final = b"VSRF"
 RING_VERSION: Final = 1
 FLOOR_COPIES: Final = 2
+SIDES: Final = 2
 SLOTS_PER_SECTOR: Final = SECTOR_BYTES // SLOT_BYTES
 _SECTORS_BESIDE: Final = 1 + FLOOR_COPIES
 _SLOT = struct.Struct("<16s4sHHQQQII16sQQ16s24s")
@@ -100,22 +107,44 @@ assert _SLOT.size == SLOT_BYTES
 assert FRAME_BYTES < SLOT_BYTES
 
 
+def floor_offset(copy: int, file_bytes: int) -> int:
+    """Return the offset of a copy of the floor: far apart, so that no one write hits both."""
+    return SECTOR_BYTES if copy == 0 else file_bytes - SECTOR_BYTES
+
+
 @dataclass(frozen=True, slots=True)
 class RingLayout:
-    """Where the parts of a ring of so many bytes lie."""
+    """Where the parts of one side lie, in a ring of so many bytes."""
 
     ring_bytes: int
+    side: int = 0
+
+    @classmethod
+    def of_file(cls, file_bytes: int, side: int = 0) -> RingLayout:
+        """Return the layout of the smallest ring whose file has so many bytes."""
+        sectors = (file_bytes // SECTOR_BYTES - _SECTORS_BESIDE) // SIDES
+        return cls((max(0, sectors) + _SECTORS_BESIDE) * SECTOR_BYTES, side)
 
     @property
     def slots(self) -> int:
-        """The number of slots, and of sectors for records."""
+        """The number of slots of a side, and of sectors for records."""
         sectors = self.ring_bytes // SECTOR_BYTES - _SECTORS_BESIDE
         return sectors * SLOTS_PER_SECTOR // (SLOTS_PER_SECTOR + 1)
 
     @property
+    def side_bytes(self) -> int:
+        """The bytes of a side."""
+        return padded_bytes(self.slots * SLOT_BYTES) + self.slots * SECTOR_BYTES
+
+    @property
+    def file_bytes(self) -> int:
+        """The bytes of the file, which has both sides."""
+        return _SECTORS_BESIDE * SECTOR_BYTES + SIDES * self.side_bytes
+
+    @property
     def slots_start(self) -> int:
         """The offset of the first slot."""
-        return 2 * SECTOR_BYTES
+        return 2 * SECTOR_BYTES + self.side * self.side_bytes
 
     @property
     def start(self) -> int:
@@ -124,12 +153,17 @@ class RingLayout:
 
     @property
     def end(self) -> int:
-        """The offset at which the part of the records ends."""
+        """The offset at which the side ends."""
         return self.start + self.slots * SECTOR_BYTES
 
+    @property
+    def other(self) -> RingLayout:
+        """The layout of the other side."""
+        return replace(self, side=(self.side + 1) % SIDES)
+
     def floor_offset(self, copy: int) -> int:
-        """Return the offset of a copy of the floor: far apart, so that no one write hits both."""
-        return SECTOR_BYTES if copy == 0 else self.ring_bytes - SECTOR_BYTES
+        """Return the offset of a copy of the floor."""
+        return floor_offset(copy, self.file_bytes)
 
     def slot_of(self, sequence: int) -> int:
         """Return the number of the slot of a record."""
@@ -154,13 +188,19 @@ class RingSlot:
 
 @dataclass(frozen=True, slots=True)
 class RingFloor:
-    """Whose ring it is, and the sequence of the first record that is needed."""
+    """Whose ring it is, which side is in use, and the sequence of the first record needed."""
 
     cluster_id: bytes
     replica_id: int
     journal_id: bytes
     ring_bytes: int
     floor: int
+    side: int = 0
+
+    @property
+    def layout(self) -> RingLayout:
+        """Where the parts of the side in use lie."""
+        return RingLayout(self.ring_bytes, self.side)
 
     @property
     def header(self) -> SegmentHeader:
@@ -244,7 +284,7 @@ def encode_floor(floor: RingFloor, copy: int) -> bytes:
         RING_VERSION,
         copy,
         floor.replica_id,
-        0,
+        floor.side,
         floor.cluster_id,
         floor.journal_id,
         floor.ring_bytes,
@@ -258,9 +298,18 @@ def decode_floor(sector: bytes, copy: int) -> RingFloor:
     """Read and verify a copy of the floor; raises FormatError saying what is wrong."""
     if len(sector) != SECTOR_BYTES:
         raise FormatError(f"a floor is {len(sector)} bytes, must be {SECTOR_BYTES}")
-    (checksum, magic, version, found, replica_id, _, cluster_id, journal_id, ring_bytes, floor) = (
-        _FLOOR.unpack_from(sector)
-    )
+    (
+        checksum,
+        magic,
+        version,
+        found,
+        replica_id,
+        side,
+        cluster_id,
+        journal_id,
+        ring_bytes,
+        floor,
+    ) = _FLOOR.unpack_from(sector)
     if magic != FLOOR_MAGIC:
         raise FormatError(f"floor magic is {magic!r}, must be {FLOOR_MAGIC!r}")
     if checksum != checksum_of(sector[CHECKSUM_BYTES:]):
@@ -271,4 +320,6 @@ def decode_floor(sector: bytes, copy: int) -> RingFloor:
         )
     if found != copy or floor < 1:
         raise FormatError(f"copy {found} of floor {floor} lies in the place of copy {copy}")
-    return RingFloor(cluster_id, replica_id, journal_id, ring_bytes, floor)
+    if side >= SIDES:
+        raise FormatError(f"the floor names side {side}, there are {SIDES}")
+    return RingFloor(cluster_id, replica_id, journal_id, ring_bytes, floor, side)

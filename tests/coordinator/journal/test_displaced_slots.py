@@ -8,7 +8,7 @@ from testkit.journal_builders import chain
 from testkit.journal_kinds import place_of
 from testkit.journal_reading import entries
 from testkit.memory_storage import MemoryStorage
-from testkit.ring_builders import LAYOUT, RING, RING_BYTES, create_ring, reopen_ring
+from testkit.ring_builders import FILE_BYTES, LAYOUT, RING, create_ring, reopen_ring
 from viewstamp.format.record import SECTOR_BYTES
 from viewstamp.format.ring import SLOT_BYTES
 
@@ -58,7 +58,7 @@ def test_slots_over_the_records_that_they_name_prove_them_durable(group: int) ->
     assert (recovery.holes, list(entries(journal, 1))) == ((), PREPARES[:COUNT])
 
 
-@pytest.mark.parametrize("to_offset", [0, SECTOR_BYTES, FREE, RING_BYTES - SECTOR_BYTES])
+@pytest.mark.parametrize("to_offset", [0, SECTOR_BYTES, FREE, FILE_BYTES - SECTOR_BYTES])
 def test_displaced_slots_are_written_to_their_place(to_offset: int) -> None:
     """They are mended at the next start, before what they lie over is: later damage to a record is
     told although their bytes are gone by then."""

@@ -11,7 +11,7 @@ from coordinator.journal import CorruptJournal, JournalError, JournalFailed, Rec
 from coordinator.journal.ring_journal import RingJournal
 from testkit.journal_builders import chain
 from testkit.memory_storage import Loss, MemoryStorage, SimulatedCrash
-from testkit.ring_builders import LAYOUT, RING, RING_BYTES, create_ring, reopen_ring
+from testkit.ring_builders import FILE_BYTES, LAYOUT, RING, create_ring, reopen_ring
 from viewstamp.format.record import SECTOR_BYTES
 from viewstamp.format.ring import SLOT_BYTES
 
@@ -96,7 +96,7 @@ def test_a_run_goes_round_more_than_once() -> None:
     storage = MemoryStorage()
     run(storage, RingProgress(), 1)
     assert len(PREPARES) + 3 > 1.5 * LAYOUT.slots
-    assert len(storage.content(RING)) == RING_BYTES
+    assert len(storage.content(RING)) == FILE_BYTES
 
 
 @pytest.mark.parametrize("replica_count", [1, 3])
@@ -237,7 +237,7 @@ def test_every_flipped_byte_is_repaired_or_told(replica_count: int) -> None:
     """The same, for each byte of the file."""
     whole, progress = MemoryStorage(), RingProgress()
     run(whole, progress, replica_count)
-    for place in range(RING_BYTES):
+    for place in range(FILE_BYTES):
         lost_by_flip(whole, progress, replica_count, place)
 
 
@@ -246,7 +246,7 @@ def test_every_lost_sector_is_repaired_or_told(replica_count: int) -> None:
     """Zeros and garbage in place of any one sector change no log either, or are told."""
     whole, progress = MemoryStorage(), RingProgress()
     run(whole, progress, replica_count)
-    for sector in range(0, RING_BYTES, SECTOR_BYTES):
+    for sector in range(0, FILE_BYTES, SECTOR_BYTES):
         for filling in (b"\0", b"\xa7"):
             storage = whole.copy()
             content = storage.content(RING)

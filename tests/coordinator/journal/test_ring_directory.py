@@ -13,7 +13,7 @@ from coordinator.replica.data_directory import DirectoryOptions, ReplicaFiles, o
 from coordinator.replica.journal_opening import RingSettings
 from coordinator.storage import FileStorage
 from testkit.journal_builders import CLUSTER_ID, SEGMENT_BYTES, chain
-from testkit.ring_builders import RECORD_BYTES_MAX, RING_BYTES
+from testkit.ring_builders import FILE_BYTES, RECORD_BYTES_MAX, RING_BYTES
 from tests.coordinator.journal.directories import (
     FIRST_STATE,
     LEVEL,
@@ -53,7 +53,7 @@ def test_a_directory_keeps_its_ring(tmp_path: Path) -> None:
     assert head.op == 2
     files.close()
     assert [path.name for path in (tmp_path / "journal").glob("*.log")] == [RING.name]
-    assert (tmp_path / RING).stat().st_size == RING_BYTES
+    assert (tmp_path / RING).stat().st_size == FILE_BYTES
 
 
 @pytest.mark.parametrize(

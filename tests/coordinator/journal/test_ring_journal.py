@@ -24,6 +24,7 @@ from testkit.journal_reading import entries
 from testkit.memory_storage import Loss, MemoryStorage
 from testkit.ring_builders import (
     DATA_SECTORS,
+    FILE_BYTES,
     LAYOUT,
     RECORD_BYTES_MAX,
     RING,
@@ -96,8 +97,8 @@ def test_the_floor_rises_in_both_copies_before_anything_is_written_over() -> Non
     assert journal.truncate_before(6) > 0
     assert storage.log == [f"write {RING}", f"sync {RING}"] * 2
     after = storage.content(RING)
-    changed = {at // SECTOR_BYTES for at in range(RING_BYTES) if before[at] != after[at]}
-    assert changed == {1, RING_BYTES // SECTOR_BYTES - 1}
+    changed = {at // SECTOR_BYTES for at in range(FILE_BYTES) if before[at] != after[at]}
+    assert changed == {1, FILE_BYTES // SECTOR_BYTES - 1}
 
 
 def test_a_full_ring_changes_nothing_and_keeps_its_reserve() -> None:
@@ -126,7 +127,7 @@ def test_a_full_ring_changes_nothing_and_keeps_its_reserve() -> None:
     journal.truncate_before(usable)
     journal.append(PREPARES[DATA_SECTORS - 1 : DATA_SECTORS + 2])
     assert list(entries(journal, usable)) == PREPARES[usable - 1 : DATA_SECTORS + 2]
-    assert len(storage.content(RING)) == RING_BYTES
+    assert len(storage.content(RING)) == FILE_BYTES
 
 
 def test_a_snapshot_is_due_at_half_of_the_ring() -> None:
