@@ -58,9 +58,15 @@ def _magics(data: mmap, start: int, end: int) -> Iterator[int]:
 def _slot_at(data: mmap, at: int, floor: RingFloor, layout: RingLayout) -> RingSlot | None:
     raw = data[at : at + SLOT_BYTES]
     (sequence,) = _SEQUENCE.unpack_from(raw, SLOT_SEQUENCE_OFFSET)
+    return intact_slot(raw, floor, layout.slot_of(sequence))
+
+
+def intact_slot(raw: bytes, floor: RingFloor, number: int) -> RingSlot | None:
+    """Return a slot of that number if it is intact and of a sequence from the floor on. Raises
+    FormatVersionError."""
+    (sequence,) = _SEQUENCE.unpack_from(raw, SLOT_SEQUENCE_OFFSET)
     if sequence < floor.floor:
         return None  # as nearly all slots of the other side: there may be many
-    number = layout.slot_of(sequence)
     try:
         return decode_slot(raw, journal_id=floor.journal_id, number=number)
     except FormatVersionError:

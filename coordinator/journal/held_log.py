@@ -72,6 +72,8 @@ class HeldLog(ABC):
         self._next_sequence = plan.last_sequence + 1
         self.durable_sequence = plan.durable_sequence
         """The sequence of the last record that is intact and durable; any thread may ask."""
+        self.records_copied = 0
+        """How many records were copied, which is progress in a call; any thread may ask."""
         self._is_named = plan.is_named or identity.superblock.journal_sequence > 0
         self._failure: str | None = None
 
@@ -260,7 +262,7 @@ class HeldLog(ABC):
         )
 
     def _frames(self, placed: Sequence[Placed], behind: int = 0) -> list[Frame]:
-        """Return the frames of the next records, behind so many that are not counted yet."""
+        """Return the frames of the next records, behind so many sequences that are left out."""
         return frames_of(
             placed,
             next_sequence=self._next_sequence + behind,

@@ -109,6 +109,10 @@ class ReplicaJournal(Protocol):
         """The op behind which the newest restart continues the log; 0 without one."""
 
     @property
+    def records_copied(self) -> int:
+        """How many records were copied, which is progress in a call; any thread may ask."""
+
+    @property
     def missing_ops(self) -> tuple[int, ...]:
         """The ops that are lost, damaged or in doubt, ascending; some may lie above the head."""
 

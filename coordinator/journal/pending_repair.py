@@ -58,6 +58,15 @@ class PendingRepair:
         """The first segment that must stay, because it shows that something was lost."""
         return self._first_segment or None if self.any else None
 
+    @property
+    def is_told(self) -> bool:
+        """Whether everything that is lost is an entry whose op and checksum are known."""
+        return not self.ranges and not self.is_unknown and self.missing <= self._identities.keys()
+
+    def is_shown_from(self, segment: int) -> None:
+        """Note that what shows the losses lies elsewhere now."""
+        self._first_segment = segment
+
     def appended(self, op: int) -> None:
         """Note that an op was written again."""
         self.missing.discard(op)

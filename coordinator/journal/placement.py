@@ -44,6 +44,11 @@ def prepare_content(prepare: SealedPrepare) -> Content:
     return Content(RecordKind.PREPARE, prepare.op, data, prepare.checksum, prepare.header)
 
 
+def lost_content(op: int, checksum: bytes, header: SealedHeader | None) -> Content:
+    """Return what is left of a prepare that cannot be read: its identity."""
+    return Content(RecordKind.PREPARE, op, b"", checksum, header)
+
+
 def cut_content(op: int) -> Content:
     """Return the record content that takes every op above `op` out of the log."""
     return Content(RecordKind.CUT, op, b"", checksum_of(b""), None)

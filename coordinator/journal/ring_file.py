@@ -58,13 +58,18 @@ class RingParts:
 
 
 class RingFile:
-    """An open ring. `image` are all its slots as the disk has them, or is to have them."""
+    """An open ring. `image` are all slots of the side in use, as the disk has them, or is to have
+    them. `other_sequence` is the highest sequence that the other side names, 0 for none that
+    matters: what is written there has higher ones."""
 
-    def __init__(self, file: StorageFile, floor: RingFloor, image: bytearray) -> None:
+    def __init__(
+        self, file: StorageFile, floor: RingFloor, image: bytearray, other_sequence: int = 0
+    ) -> None:
         self.file = file
         self.floor = floor
         self.layout = floor.layout
         self.image = image
+        self.other_sequence = other_sequence
 
     def write_records(self, records: Iterable[tuple[int, bytes]]) -> None:
         """Write records, each at its offset, and sync them once. Raises OSError."""

@@ -14,6 +14,7 @@ from itertools import takewhile
 from coordinator.journal.findings import VerifiedRecord
 from coordinator.journal.index import HeldOps, Location
 from coordinator.journal.placement import Content, Placed
+from viewstamp.format.prepare import SealedHeader
 from viewstamp.format.record import SECTOR_BYTES, record_bytes
 from viewstamp.format.ring import RING_SEGMENT, RingLayout
 
@@ -26,6 +27,10 @@ class RingRecord:
     op: int
     offset: int
     extent_bytes: int
+
+
+def _location_of(record: Placed, header: SealedHeader) -> Location:
+    return Location(record.segment, record.offset, record.extent_bytes, header)
 
 
 class RingIndex(HeldOps):
@@ -143,20 +148,32 @@ class RingIndex(HeldOps):
             self._records.append(RingRecord(sequence, op, record.offset, record.extent_bytes))
             self.tail = record.offset + record.extent_bytes
             if header is not None:
-                self._forget(op)
-                place = record.segment, record.offset, record.extent_bytes
-                self._locations[op] = Location(*place, header)
+                before = self._locations.get(op)
+                self.live_bytes -= 0 if before is None else before.extent_bytes
+                self._locations[op] = _location_of(record, header)
                 self.live_bytes += record.extent_bytes
                 self._last_op = max(self._last_op, op)
 
     def move(self, layout: RingLayout, placed: Sequence[Placed], first_sequence: int) -> None:
-        """Forget all records but these, which lie on another side."""
+        """Forget all records but these, which lie on another side and have each op that is held.
+
+        Other threads look headers up meanwhile: they find the old location or the new one.
+        """
         self._layout = layout
         self._records.clear()
-        self._locations.clear()
+        headers = ((record, record.content.header) for record in placed)
+        self._locations = {
+            header.op: _location_of(record, header)
+            for record, header in headers
+            if header is not None
+        }
         self.live_bytes = 0
-        self._last_op = 0
-        self.enter(placed, first_sequence)
+        for sequence, record in enumerate(placed, start=first_sequence):
+            header = record.content.header
+            op = 0 if header is None else header.op
+            self._records.append(RingRecord(sequence, op, record.offset, record.extent_bytes))
+            self.live_bytes += record.extent_bytes if op else 0
+            self.tail = record.offset + record.extent_bytes
 
     def _forget(self, op: int) -> None:
         location = self._locations.pop(op, None)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from coordinator.journal.errors import JournalNotFound, NoSpace
+from coordinator.journal.errors import CorruptRecord, JournalNotFound, NoSpace
 from coordinator.journal.held_log import PREPARES_KEPT_MIN, HeldLog
 from coordinator.journal.index import Location
 from coordinator.journal.opening import Recovery
@@ -24,6 +24,7 @@ from coordinator.journal.placement import (
     Content,
     Placed,
     encode,
+    lost_content,
     prepare_content,
     restart_content,
 )
@@ -231,11 +232,13 @@ class RingJournal(HeldLog):
 
     def _count_free(self) -> int:
         """Return the bytes for records, once covered entries are dropped and the log is written
-        anew. Each record takes a slot, too, and lost ones have only that: they stay."""
+        anew. Each record takes a slot, too, and what shows a loss of unknown op stays."""
         free_bytes = self._free_after(()) + self._kept_bytes
-        if not self.is_settled:
+        if not self._pending_repair.is_told:
             return free_bytes
         needed_bytes = self.index.live_bytes - self.index.live_bytes_before(self._kept_floor)
+        needed_bytes += len(self.missing_ops) * SECTOR_BYTES
+        needed_bytes += SECTOR_BYTES if self._restart() is not None else 0
         return max(free_bytes, self._data_bytes - needed_bytes)
 
     # --- Appending ---
@@ -283,43 +286,73 @@ class RingJournal(HeldLog):
         return min(self.index.free_after(placed), by_slots)
 
     def _fits_anew(self, contents: Sequence[Content], reserve_bytes: int) -> bool:
-        """Return whether there is room for records if nothing but the log takes any."""
+        """Return whether there is room for records if nothing but the log takes any.
+
+        A restart forgets the log: it drops what it can instead.
+        """
+        if not self._pending_repair.is_told or contents[0].kind is RecordKind.RESTART:
+            return False
         wanted_bytes = sum(record_bytes(len(each.data)) for each in contents)
-        return self.is_settled and self._count_free() >= wanted_bytes + reserve_bytes
+        return self._count_free() >= wanted_bytes + reserve_bytes
 
     def _write_anew(self) -> None:
         """Write the log to the other side, and nothing else.
 
-        An entry that has rotted since the start ends that, and changes nothing: the process ends,
-        and the next start asks other replicas for it. Raises CorruptRecord, JournalFailed.
+        Raises JournalFailed, and CorruptRecord for an entry that a lone replica cannot read: then
+        nothing has changed.
         """
-        if not self.index.ops() and self._restart() is None:
-            self._drop_before(self._active_unit())
-            return
-        side, placed = OtherSide(self._ring), list[Placed]()
-        first_sequence, offset = self._next_sequence, side.layout.start
+        side = OtherSide(self._ring)
+        first_sequence = max(self._next_sequence, self._ring.other_sequence + 1)
         try:
-            side.blank()
-            for content in self._needed():
-                record = Placed(content, RING_SEGMENT, offset, record_bytes(len(content.data)))
-                side.write(record, *self._frames([record], len(placed)))
-                placed.append(replace(record, content=replace(content, data=b"")))
-                offset += record.extent_bytes
-            side.turn()
+            placed, shown_from = self._copy(side, first_sequence)
+            if not placed:
+                self._drop_before(self._active_unit())
+                return
+            side.turn(first_sequence)
         except OSError as error:
             raise self._fail("writing the ring anew", error) from error
+        self._next_sequence = first_sequence
+        self._entered(len(placed))
         self.index.move(side.layout, placed, first_sequence)
         self._kept_floor = self._kept_bytes = 0
-        self._entered(len(placed))
+        self._pending_repair.is_shown_from(shown_from)
+
+    def _copy(self, side: OtherSide, first_sequence: int) -> tuple[list[Placed], int]:
+        """Write what is needed to a side; return where it lies, without contents, and the first
+        sequence that shows a loss, 0 for none."""
+        placed, shown_from, offset = list[Placed](), 0, side.layout.start
+        for sequence, content in enumerate(self._needed(), first_sequence):
+            record = Placed(content, RING_SEGMENT, offset, record_bytes(len(content.data)))
+            (frame,) = self._frames([record], sequence - self._next_sequence)
+            side.write(record, frame)
+            if not shown_from and content.kind is RecordKind.PREPARE and content.header is None:
+                shown_from = sequence
+            placed.append(replace(record, content=replace(content, data=b"")))
+            offset += record.extent_bytes
+            self.records_copied += 1
+        return placed, shown_from
 
     def _needed(self) -> Iterator[Content]:
+        """Yield the restart behind which the log goes on, if there is one, and then the log. Of an
+        entry that is lost only its identity is left."""
         restart = self._restart()
         if restart is not None:
             yield restart
-        for op in self.index.ops():
-            prepare = self.read(op)
-            assert prepare is not None
-            yield prepare_content(prepare)
+        lost = self.missing_checksums
+        for op in sorted((*self.index.ops(), *lost)):
+            header = self.header(op)
+            if header is None:
+                yield lost_content(op, lost[op], None)
+                continue
+            try:
+                prepare = self.read(op)
+            except CorruptRecord:
+                if self.is_alone:
+                    raise
+                yield lost_content(op, header.checksum, header)
+            else:
+                assert prepare is not None
+                yield prepare_content(prepare)
 
     def _restart(self) -> Content | None:
         """Return the restart behind which the log goes on, if there is one."""

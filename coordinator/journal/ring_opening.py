@@ -67,7 +67,8 @@ def recover_ring(storage: Storage, directory: str, identity: JournalIdentity) ->
             found = _decide(file, data, identity)
             slots = found.contents.layout
             start, size_bytes = slots.slots_start, slots.slots * SLOT_BYTES
-            ring = RingFile(file, found.parts.floor, bytearray(data[start : start + size_bytes]))
+            image = bytearray(data[start : start + size_bytes])
+            ring = RingFile(file, found.parts.floor, image, found.contents.other_sequence)
             try:
                 remove_temporaries(storage, directory)
                 rewritten, mended = _carry_out(ring, data, found)

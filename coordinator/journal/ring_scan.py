@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from mmap import mmap
 
-from coordinator.journal.displaced_slots import displaced_slots
+from coordinator.journal.displaced_slots import displaced_slots, intact_slot
 from coordinator.journal.findings import VerifiedRecord
 from coordinator.journal.ring_table import PlaceState, RingVerdict, SlotState, ring_verdict
 from viewstamp.format import FormatError, FormatVersionError
@@ -42,7 +42,8 @@ class RingContents:
     """What reading found. `slots` are those that name a record at or above the floor, by sequence;
     `places` the records with an intact frame there, by sequence and offset. `damaged_slots` are the
     numbers of those that hold something else. `displaced` are the sequences whose slots lie in a
-    wrong place.
+    wrong place. `other_sequence` is the highest sequence that an attempt to write the log anew has
+    left on the other side, 0 for none.
     """
 
     floor: RingFloor
@@ -50,6 +51,7 @@ class RingContents:
     places: dict[int, list[VerifiedRecord]] = field(default_factory=dict)
     damaged_slots: set[int] = field(default_factory=set)
     displaced: set[int] = field(default_factory=set)
+    other_sequence: int = 0
 
     @property
     def layout(self) -> RingLayout:
@@ -165,7 +167,22 @@ def scan_ring(data: mmap, floor: RingFloor) -> RingContents:
             contents.displaced.add(sequence)
     for entry in _records(data, floor, end):
         contents.places.setdefault(entry.frame.sequence, []).append(entry)
+    contents.other_sequence = max(_left_behind(data, floor), default=0)
     return contents
+
+
+def _left_behind(data: mmap, floor: RingFloor) -> Iterator[int]:
+    """Yield the sequences, from the floor on, that the other side names."""
+    other = floor.layout.other
+    for number in range(other.slots):
+        at = other.slots_start + number * SLOT_BYTES
+        slot = intact_slot(data[at : at + SLOT_BYTES], floor, number)
+        if slot is not None:
+            yield slot.frame.sequence
+    for offset in range(other.start, other.end, SECTOR_BYTES):
+        frame = _frame_at(data, offset, floor)
+        if frame is not None:
+            yield frame.sequence
 
 
 def _records(data: mmap, floor: RingFloor, end: int) -> Iterator[VerifiedRecord]:
@@ -180,16 +197,23 @@ def _records(data: mmap, floor: RingFloor, end: int) -> Iterator[VerifiedRecord]
         offset += entry.extent_bytes if entry is not None and is_whole else SECTOR_BYTES
 
 
-def _record_at(data: mmap, offset: int, floor: RingFloor, end: int) -> VerifiedRecord | None:
+def _frame_at(data: mmap, offset: int, floor: RingFloor) -> Frame | None:
+    """Return the intact frame, of a sequence from the floor on, that a sector begins with."""
     head = data[offset : offset + FRAME_BYTES]
     sequence = claimed_sequence(head)
-    if sequence is None or not floor.floor <= sequence < end:
+    if sequence is None or sequence < floor.floor:
         return None
     try:
-        frame = decode_frame(head, journal_id=floor.journal_id, segment=RING_SEGMENT, offset=offset)
+        return decode_frame(head, journal_id=floor.journal_id, segment=RING_SEGMENT, offset=offset)
     except FormatVersionError:
         raise
     except FormatError:
+        return None
+
+
+def _record_at(data: mmap, offset: int, floor: RingFloor, end: int) -> VerifiedRecord | None:
+    frame = _frame_at(data, offset, floor)
+    if frame is None or frame.sequence >= end:
         return None
     extent = data[offset : offset + record_bytes(frame.length)]
     try:

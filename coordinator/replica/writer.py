@@ -51,6 +51,10 @@ class WritableJournal(Protocol):
     def is_settled(self) -> bool:
         """Whether nothing is left for `mark_repaired`; any thread may ask."""
 
+    @property
+    def records_copied(self) -> int:
+        """How many records were copied, which is progress in a call; any thread may ask."""
+
 
 class WritableSuperblock(Protocol):
     """What the writer needs of a superblock."""
@@ -104,7 +108,12 @@ class JournalWriter(Generic[State]):
         self._is_normal = False
         self.is_writing = False
         """Whether anything is being written. On a disk that hangs it stays true for ever."""
-        self.writes_done = 0
+        self._jobs_done = 0
+
+    @property
+    def writes_done(self) -> int:
+        """How much was written: on a disk that hangs it stands still."""
+        return self._jobs_done + self._journal.records_copied
 
     def persist_prepares(self, prepares: Sequence[Any], *, use_reserve: bool = False) -> None:
         """Append prepares to the journal; snapshot commands may use the reserve."""
@@ -196,7 +205,7 @@ class JournalWriter(Generic[State]):
                 else:
                     await self._write_superblock(job.state)
                     superblock_durable(job.state)
-                self.writes_done += 1
+                self._jobs_done += 1
             await self._settle()
             self.is_writing = False
 

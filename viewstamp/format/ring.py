@@ -14,8 +14,8 @@ the last one    the second copy of the floor
 =============== ============================================================================
 
 The floor names the side that is in use, and the ring's bytes are those of a ring with this side
-alone. The other side is where the log is written anew, without what it no longer needs. What lies
-there means nothing. Records (`viewstamp.format.record`) are those of segment 1.
+alone. The other side is where the log is written anew, without what it no longer needs. Records
+(`viewstamp.format.record`) are those of segment 1.
 
 A side has as many slots as sectors for records, and a record takes at least one: slots last as long
 as the room. A record never crosses the end of its side. If the next one does not fit there, it goes
@@ -62,9 +62,9 @@ offset size field
 **The order of writes.** The records of a group are written and synced, and then their slots. So a
 slot that names a record proves that the record was durable: if it is damaged, it has rotted. A
 record that is damaged and that no slot names is torn, and was never acknowledged. The floor rises
-in both copies, one after the other, before anything below it is written over. The other side is
-blanked before it is written, so no record of an earlier attempt is left there. It is whole and
-synced before the floor names it, and the sequences there go on behind those of this side.
+in both copies, one after the other, before anything below it is written over. What is written on
+the other side is whole and synced before the floor names it. Its sequences are higher than all that
+lie there, and those of this side, so that nothing is believed that an earlier time has left.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from random import Random
+from threading import Event, Thread
 
 import pytest
 
@@ -20,6 +21,7 @@ from testkit.memory_storage import Loss, MemoryStorage, SimulatedCrash
 from testkit.ring_builders import (
     DATA_SECTORS,
     FILE_BYTES,
+    LAYOUT,
     RECORD_BYTES_MAX,
     RING,
     create_ring,
@@ -27,7 +29,7 @@ from testkit.ring_builders import (
 )
 from viewstamp.format.prepare import SealedPrepare
 from viewstamp.format.record import SECTOR_BYTES
-from viewstamp.format.ring import decode_floor
+from viewstamp.format.ring import SLOT_BYTES, decode_floor
 
 KEPT = chain(3)
 # A view change each: in all, entries for several rounds of the ring.
@@ -142,8 +144,8 @@ def test_a_crash_at_any_step_leaves_one_side_or_the_other() -> None:
 def test_an_attempt_that_a_crash_ended_leaves_no_record_behind() -> None:
     """The next attempt writes fewer records under the same sequences: those of the first one that
     lie behind them are gone."""
-    log = chain(10)
-    for step in range(4, 24):
+    log, attempts = chain(10), 0
+    for step in range(2, 24):
         storage = MemoryStorage()
         journal = create_ring(storage, replica_count=3)
         journal.append(log, use_reserve=True)
@@ -161,7 +163,10 @@ def test_an_attempt_that_a_crash_ended_leaves_no_record_behind() -> None:
         assert side_of(storage) == 1
         journal.close()
         journal, recovery = reopen_ring(storage, replica_count=3)
-        assert (recovery.faults, list(entries(journal, 1))) == ((), [log[0], *later])
+        assert (recovery.faults, recovery.holes, recovery.head) == ((), (), later[-1].header)
+        assert list(entries(journal, 1)) == [log[0], *later]
+        attempts += 1
+    assert attempts > 10
 
 
 def _is_crashed(journal: RingJournal, group: list[SealedPrepare]) -> bool:
@@ -256,53 +261,168 @@ def test_a_log_of_which_nothing_is_left_frees_all_that_was_discarded() -> None:
     assert (recovery.faults, list(entries(journal, 1))) == ((), KEPT)
 
 
-def test_what_shows_a_loss_is_never_left_behind() -> None:
-    """While a loss is unsettled nothing is written anew, and no room is promised for that."""
+def with_rot(both: bool) -> MemoryStorage:
+    """A ring whose entry 2 has rotted; with its slot, too, nothing says any more what it was."""
     storage = MemoryStorage()
     journal = create_ring(storage, replica_count=3)
     journal.append(KEPT)
     _, offset, _ = place_of(journal, 2)
     journal.close()
     storage.flip(RING, offset + 200)
+    if both:
+        storage.flip(RING, offset + 20)
+        storage.flip(RING, LAYOUT.slots_start + LAYOUT.slot_of(2) * SLOT_BYTES + 40)
+    return storage
+
+
+def test_a_loss_is_copied_as_what_is_known_of_it() -> None:
+    """An entry that is missing takes no other entry's room, and is missing in the copy, with its
+    checksum, until it is written again."""
+    storage = with_rot(both=False)
+    for _ in range(2):
+        journal, recovery = reopen_ring(storage, replica_count=3)
+        assert (recovery.holes, journal.missing_checksums) == ((2,), {2: KEPT[1].checksum})
+        for view in range(1, VIEWS):
+            journal.append(of_view(view))
+            journal.discard_after(len(KEPT))
+        assert journal.records_copied > len(KEPT)
+        journal.truncate_before(3)
+        journal.close()
+        storage.crash(Loss.DROP)
+    journal, _ = reopen_ring(storage, replica_count=3)
+    journal.append(KEPT[1:2])
+    assert journal.mark_repaired()
+    assert reopened(storage, journal) == ()
+    journal, _ = reopen_ring(storage, replica_count=3)
+    assert list(entries(journal, 1)) == KEPT
+
+
+def test_what_shows_a_loss_holds_nothing_else_back() -> None:
+    """Behind a copy, too, a snapshot frees what lies before the loss, and that alone."""
+    log, storage = chain(10), MemoryStorage()
+    journal = create_ring(storage, replica_count=3)
+    journal.append(log)
+    _, offset, _ = place_of(journal, 8)
+    journal.close()
+    storage.flip(RING, offset + 200)
+    journal, _ = reopen_ring(storage, replica_count=3)
+    journal.append(chain(3, after=log[-1], view=2), use_reserve=True)
+    journal.discard_after(10)
+    journal.append(chain(3, after=log[-1], view=3), use_reserve=True)
+    assert (side_of(storage), journal.first_op) == (1, 1)
+    journal.truncate_before(11)
+    assert journal.first_op == 9
+    base = log[7].checksum
+    journal.close()
+    journal, recovery = reopen_ring(storage, replica_count=3, replay_op=8, base_checksum=None)
+    assert (recovery.holes, journal.missing_checksums) == ((8,), {8: base})
+
+
+def test_what_shows_an_unknown_loss_is_never_left_behind() -> None:
+    """While nobody can say what was lost nothing is written anew, and no room is promised for
+    that."""
+    storage = with_rot(both=True)
     journal, recovery = reopen_ring(storage, replica_count=3)
-    assert recovery.holes == (2,)
+    assert recovery.head_uncertain
     before_bytes = journal.entry_bytes
-    journal.append(of_view(1))
+    journal.append([*KEPT[1:2], *of_view(1)])
     journal.discard_after(len(KEPT))
-    assert journal.entry_bytes == before_bytes - (DISCARDED + 1) * SECTOR_BYTES
+    assert journal.entry_bytes == before_bytes - (DISCARDED + 2) * SECTOR_BYTES
     with pytest.raises(NoSpace):
         for view in range(2, VIEWS):
             journal.append(of_view(view))
             journal.discard_after(len(KEPT))
     assert side_of(storage) == 0
-    assert reopened(storage, journal) == (2,)
-    journal, _ = reopen_ring(storage, replica_count=3)
-    journal.append(KEPT[1:2], use_reserve=True)
+    journal.close()
+    journal, recovery = reopen_ring(storage, replica_count=3)
+    assert recovery.head_uncertain
     assert journal.mark_repaired()
-    assert journal.entry_bytes > before_bytes - RECORD_BYTES_MAX
     journal.append(of_view(VIEWS))
     assert side_of(storage) == 1
-    assert reopened(storage, journal) == ()
+    journal.close()
+    journal, recovery = reopen_ring(storage, replica_count=3)
+    assert (recovery.head_uncertain, recovery.holes) == (False, ())
+    assert list(entries(journal, 1)) == [*KEPT, *of_view(VIEWS)]
 
 
 def test_an_end_that_stays_unused_lets_no_evidence_go() -> None:
-    """Room in two pieces is too little for a large record; with a loss unsettled that is final."""
+    """Room in two pieces is too little for a large record; beside an unknown loss that is final."""
     log = chain(10, bodies=dict.fromkeys(range(5, 10), bytes(5000)) | {10: b""})
     storage = MemoryStorage()
     journal = create_ring(storage, replica_count=3)
     journal.append(log, use_reserve=True)
     _, offset, _ = place_of(journal, 4)
     journal.close()
-    storage.flip(RING, offset + 200)
+    for place in (offset + 20, LAYOUT.slots_start + LAYOUT.slot_of(4) * SLOT_BYTES + 40):
+        storage.flip(RING, place)
     base = log[2].checksum
     journal, _ = reopen_ring(storage, replica_count=3, replay_op=4, base_checksum=base)
     journal.truncate_before(11)
-    assert journal.index.free_after() == 4 * SECTOR_BYTES
+    assert journal.index.free_after() == 5 * SECTOR_BYTES
     with pytest.raises(NoSpace):
-        journal.append(chain(1, after=log[-1], bodies={11: bytes(9000)}), use_reserve=True)
+        journal.append(chain(1, after=log[-1], bodies={11: bytes(13_000)}), use_reserve=True)
     journal.close()
     _, recovery = reopen_ring(storage, replica_count=3, replay_op=4, base_checksum=base)
-    assert recovery.holes == (4,)
+    assert recovery.head_uncertain
+
+
+def test_the_sector_of_a_restart_is_counted() -> None:
+    """A copy that would make no room is not begun: a ring that is full to its last sector refuses
+    a record each time without copying the log each time."""
+    storage = MemoryStorage()
+    journal = create_ring(storage, replica_count=3)
+    log = chain(30)
+    journal.restart_at(4, log[3].checksum)
+    journal.append(log[4:7])
+    journal.append(chain(3, after=log[6], view=2))
+    journal.discard_after(7)
+    op = 7
+    with pytest.raises(NoSpace):
+        while True:
+            journal.append([log[op]], use_reserve=True)
+            op += 1
+    copied = journal.records_copied
+    assert copied > 0
+    with pytest.raises(NoSpace):
+        journal.append([log[op]], use_reserve=True)
+    assert journal.records_copied == copied
+    assert list(entries(journal, 5)) == log[4:op]
+
+
+def test_a_restart_copies_no_log_that_it_forgets() -> None:
+    """It drops what its snapshot covers instead."""
+    journal = create_ring(MemoryStorage(), replica_count=3)
+    log = chain(40)
+    journal.append(log[: DATA_SECTORS - 4], use_reserve=True)
+    journal.append(chain(3, after=log[DATA_SECTORS - 5], view=2), use_reserve=True)
+    journal.discard_after(DATA_SECTORS - 4)
+    assert journal.restart_at(30, log[29].checksum) > 0
+    assert journal.records_copied == 0
+    journal.append(log[30:32])
+    assert list(entries(journal, 31)) == log[30:32]
+
+
+def test_headers_are_there_while_a_ring_is_written_anew() -> None:
+    """The loop looks headers up while the thread of the journal copies: each op that is held has
+    one at any time."""
+    journal = create_ring(MemoryStorage(), replica_count=3, ring_bytes=400 * SECTOR_BYTES)
+    log = chain(250)
+    journal.append(log, use_reserve=True)
+    is_over, missed = Event(), list[int]()
+
+    def look() -> None:
+        while not is_over.is_set():
+            missed.extend(op for op in (1, 125, 250) if journal.header(op) is None)
+
+    looking = Thread(target=look)
+    looking.start()
+    for view in range(2, 120):
+        journal.append(chain(5, after=log[-1], view=view), use_reserve=True)
+        journal.discard_after(250)
+    is_over.set()
+    looking.join()
+    assert journal.records_copied > 0
+    assert missed == []
 
 
 def test_covered_and_discarded_entries_both_count_as_free() -> None:
@@ -329,20 +449,49 @@ def reopened(storage: MemoryStorage, journal: RingJournal) -> tuple[int, ...]:
     return recovery.holes
 
 
-def test_an_entry_that_has_rotted_meanwhile_is_not_copied() -> None:
-    """Writing the ring anew verifies every entry. Rot ends it, changes no log, and is told at the
-    next start, which asks the others."""
+def rot_and_fill(journal: RingJournal, storage: MemoryStorage) -> None:
+    """Let entry 2 rot in a ring that is nearly full of what was discarded."""
+    journal.append(KEPT)
+    for view in range(5, 8):
+        journal.append(of_view(view)[:2])
+        journal.discard_after(len(KEPT))
+    _, offset, _ = place_of(journal, 2)
+    storage.flip(RING, offset + 200)
+
+
+def test_an_entry_that_has_rotted_meanwhile_is_copied_as_lost() -> None:
+    """Rot keeps nothing out: the entry that repairs it fits, as any other one does, and without a
+    repair the next start tells what is missing."""
     storage = MemoryStorage()
     journal = create_ring(storage, replica_count=3)
-    journal.append(KEPT)
-    _, offset, _ = place_of(journal, 2)
+    rot_and_fill(journal, storage)
+    journal.append(of_view(3))
+    assert side_of(storage) == 1
+    assert journal.header(2) == KEPT[1].header
+    with pytest.raises(CorruptRecord):
+        journal.read(2)
+    told = storage.copy()
+    _, recovery = reopen_ring(told, replica_count=3)
+    assert recovery.holes == (2,)
+    assert [each.checksum for each in recovery.faults] == [KEPT[1].checksum]
+    journal.append(KEPT[1:2])
+    assert journal.read(2) == KEPT[1]
+    assert reopened(storage, journal) == ()
+
+
+def test_a_lone_replica_gives_up_no_entry_that_it_cannot_read() -> None:
+    """Nobody else has it: the journal stays as it is, and the read may succeed another time."""
+    storage = MemoryStorage()
+    journal = create_ring(storage, replica_count=3)
+    rot_and_fill(journal, storage)
+    journal.is_alone = True
+    before = storage.content(RING)
     with pytest.raises(CorruptRecord, match="op 2"):
-        for view in range(1, VIEWS):
-            journal.append(of_view(view))
-            journal.discard_after(len(KEPT))
-            storage.flip(RING, offset + 200, 0 if view > 1 else 1)
-    assert side_of(storage) == 0
-    assert reopened(storage, journal) == (2,)
+        journal.append(of_view(3))
+    assert storage.content(RING)[: LAYOUT.end] == before[: LAYOUT.end]
+    storage.flip(RING, place_of(journal, 2)[1] + 200)
+    journal.append(of_view(3))
+    assert list(entries(journal, 1)) == [*KEPT, *of_view(3)]
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.journal.ring_rewriting import OtherSide
 from coordinator.journal.ring_table import PlaceState, RingVerdict, SlotState, ring_verdict
 from testkit.world.options import WorldOptions, draw
 from testkit.world.run import WorldOutcome, WorldRun
@@ -20,6 +21,14 @@ SMALL = WorldOptions(clients=2, callers=2, keys=2, seconds=4, every_ms=(50, 600)
 # Power fails everywhere while entries of some size are written, and few snapshots are taken.
 STRUCK = replace(
     SMALL, faults=("blackout", "power_in_io"), name_bytes=NAME_BYTES_MAX, seconds=6, clients=3
+)
+# Primaries lose their views while many callers ask, and their disks their power.
+DEPOSED = replace(
+    STRUCK,
+    faults=("isolate", "partition", "return", "power_in_io", "blackout"),
+    callers=6,
+    seconds=8,
+    ring_bytes=120 * 4_096,
 )
 SEEDS_MAX = 10
 IS_FULL = "alarm raised: ALARM_KIND_NO_SPACE"
@@ -66,6 +75,26 @@ def test_what_a_primary_has_admitted_has_room_in_every_ring() -> None:
     outcome = run_with_ring(26, draw(26))
     assert outcome.violations == []
     assert outcome.marks[IS_FULL] > 0
+
+
+@pytest.mark.long
+def test_rings_that_view_changes_have_filled_are_written_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Primaries that are cut off admit entries which nobody follows, more than a ring has room
+    for before the next snapshot. All promises hold, also when power fails meanwhile."""
+    turned = []
+    turn = OtherSide.turn
+
+    def counted(side: OtherSide, first_sequence: int) -> None:
+        turned.append(first_sequence)
+        turn(side, first_sequence)
+
+    monkeypatch.setattr(OtherSide, "turn", counted)
+    for seed in range(SEEDS_MAX):
+        outcome = run_with_ring(seed, DEPOSED)
+        assert outcome.violations == [], f"seed {seed}"
+    assert turned
 
 
 @pytest.mark.exhaustive
