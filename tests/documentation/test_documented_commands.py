@@ -87,6 +87,7 @@ LONG: Final = [
     ("docs/examples.md", ""),
     ("docs/export.md", ""),
     ("docs/history.md", ""),
+    ("docs/membership.md", ""),
     ("docs/offsets.md", ""),
     ("docs/operations.md", ""),
     ("docs/quick-start.md", ""),

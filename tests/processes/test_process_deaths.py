@@ -161,6 +161,7 @@ def get_group(root: Caller) -> Any:
     return root.call(root.groups.GetConsumerGroup, request)
 
 
+@pytest.mark.long
 def test_other_domains_go_on(mortal: ReplicaProcesses) -> None:
     """Without groups, streams and users are served; reads of groups say DOMAIN_RESTARTING."""
     with mortal.root() as root:
@@ -178,6 +179,7 @@ def test_other_domains_go_on(mortal: ReplicaProcesses) -> None:
         assert not root.alarms()
 
 
+@pytest.mark.long
 def test_without_users(mortal: ReplicaProcesses) -> None:
     """Without users nobody logs in and no secret can be hashed; streams are served."""
     with mortal.root() as root:
@@ -245,6 +247,7 @@ def an_operator(mortal: ReplicaProcesses, root: Caller) -> Caller:
     return root.logged_in(request.username, request.password)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
 def test_status_while_a_group_command_is_pending(
     mortal: ReplicaProcesses, number: signal.Signals
@@ -270,6 +273,7 @@ def test_status_while_a_group_command_is_pending(
         eventually(lambda: not root.alarms())
 
 
+@pytest.mark.long
 def test_status_without_streams(mortal: ReplicaProcesses) -> None:
     """Root sees the alarm; other users need streams for their permissions; ended tokens fail."""
     with mortal.root() as outdated:
@@ -327,6 +331,7 @@ def test_a_caller_that_leaves_cancels_nothing(mortal: ReplicaProcesses) -> None:
         assert again == calls[2].result()
 
 
+@pytest.mark.long
 def test_proposals_after_a_restart(mortal: ReplicaProcesses) -> None:
     """The next coordinator proposes an Assign that the dead one could not propose."""
     with mortal.root() as root:

@@ -22,7 +22,7 @@ from tests.processes.processes import (
 from tests.processes.snapshots import copy_directories, files_below, layers, manifest
 from tests.processes.test_start_refusals import flip, with_flags
 
-pytestmark = pytest.mark.xdist_group("processes-snapshot-copies")
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("processes-snapshot-copies")]
 
 COPY_BAD = "ALARM_KIND_SNAPSHOT_COPY_BAD"
 BULKS = 60
@@ -188,7 +188,6 @@ def test_no_good_copy(copy: ReplicaProcesses, which: str) -> None:
     assert everything(copy) == before
 
 
-@pytest.mark.long
 def test_wrong_directories(
     copy: ReplicaProcesses, bootstrapped: tuple[ReplicaProcesses, list[str]]
 ) -> None:
@@ -213,7 +212,6 @@ def test_wrong_directories(
     assert {path.name for path in foreign.iterdir()} == {"letters.txt", "LOCK"}
 
 
-@pytest.mark.long
 def test_journal_of_another_history(
     copy: ReplicaProcesses, bootstrapped: tuple[ReplicaProcesses, list[str]]
 ) -> None:

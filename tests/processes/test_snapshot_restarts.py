@@ -24,7 +24,7 @@ from viewstamp.api.streams.v1 import streams_service_pb2 as streams
 from viewstamp.api.users.v1 import users_service_pb2 as users
 from viewstamp.routing import SERVICE_NAMES
 
-pytestmark = pytest.mark.xdist_group("processes-snapshots")
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("processes-snapshots")]
 
 ORDERS: dict[str, Any] = {"stream": named("orders"), "topic": named("paid")}
 # The bulk fills more than two segments, and more than the prepares that are always kept.
@@ -150,7 +150,7 @@ def check_next_snapshot(mortal: ReplicaProcesses, root: Caller) -> None:
     [
         pytest.param("users", marks=pytest.mark.long),
         "streams",
-        pytest.param("consumer_groups", marks=pytest.mark.long),
+        "consumer_groups",
         COORDINATOR,
     ],
 )
@@ -170,7 +170,7 @@ def test_death_behind_a_cut(mortal: ReplicaProcesses, name: str) -> None:
         check_next_snapshot(mortal, root)
 
 
-@pytest.mark.parametrize("name", ["users", pytest.param("consumer_groups", marks=pytest.mark.long)])
+@pytest.mark.parametrize("name", ["users", "consumer_groups"])
 def test_death_before_a_cut(mortal: ReplicaProcesses, name: str) -> None:
     """A service that dies before it freezes restarts and freezes; the snapshot completes."""
     with mortal.root() as root:

@@ -15,7 +15,7 @@ from viewstamp.format.record import SECTOR_BYTES
 from viewstamp.format.superblock import COPY_BYTES
 from viewstamp.routing import SERVICE_NAMES
 
-pytestmark = pytest.mark.xdist_group("processes-start")
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("processes-start")]
 
 STREAMS = [f"stream-{number}" for number in range(12)]
 OF_THREE = ("--replica-count", "3", "--peer-listen", "127.0.0.1:0")
@@ -139,7 +139,6 @@ def test_taken_addresses(copy: ReplicaProcesses) -> None:
         assert "another process serves there; stop it first" in copy.refusal("streams")
 
 
-@pytest.mark.long
 def test_cluster_keys(copy: ReplicaProcesses) -> None:
     """A key that is missing, short, or open to all is refused, by users and coordinator alike."""
 
@@ -247,7 +246,6 @@ def test_one_damaged_superblock_copy(copy: ReplicaProcesses) -> None:
     assert len(set(copies)) == 1
 
 
-@pytest.mark.long
 def test_lost_superblock(copy: ReplicaProcesses) -> None:
     """Without two equal copies, or without the file, the refusal to start says what to do."""
     path = copy.data / "superblock"

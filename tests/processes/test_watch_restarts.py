@@ -17,7 +17,7 @@ from tests.processes.watching import CREATED, Watching, in_short
 from viewstamp.api.users.v1 import users_service_pb2 as users
 from viewstamp.routing import SERVICE_NAMES
 
-pytestmark = pytest.mark.xdist_group("processes-watch-restarts")
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("processes-watch-restarts")]
 
 PASSWORD: Final = "some-password"
 COMMANDS: Final = 5
@@ -133,7 +133,6 @@ def compacted(root: Caller, revision: int, **fields: Any) -> Refused:
     return found
 
 
-@pytest.mark.long
 def test_a_snapshot_compacts_the_history() -> None:
     """From before the cut of the last snapshot nothing is watched; the same after a restart."""
     with replica() as running:
