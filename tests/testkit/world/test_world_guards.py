@@ -39,10 +39,16 @@ from testkit.world.stories import WorldStory
 
 SEEDS_MAX = 6
 STORIES = Path(__file__).parent / "stories"
-QUICK = [plant for plant in ALL if plant.seed]
+# Their seeds have many watchers and members.
+SLOW = {WATCHES, MEMBERS}
+QUICK = [
+    pytest.param(plant, id=key(plant), marks=pytest.mark.long if plant.name in SLOW else ())
+    for plant in ALL
+    if plant.seed
+]
 
 
-@pytest.mark.parametrize("plant", QUICK, ids=key)
+@pytest.mark.parametrize("plant", QUICK)
 def test_a_bug_planted_in_the_shipped_programs_is_found(plant: WorldPlant) -> None:
     """A run finds the bug; one of a checker is left to that checker alone."""
     verdict = look(plant, chain([plant.seed], range(1, SEEDS_MAX)))

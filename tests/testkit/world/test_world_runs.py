@@ -47,9 +47,9 @@ def ran(seed: int, options: WorldOptions) -> WorldOutcome:
 
 
 def test_a_seed_is_the_same_run_everywhere() -> None:
-    """A run with faults has one digest: twice in this process, and under two other hash seeds."""
+    """A run with faults has one digest: twice in this process, and under another hash seed."""
     digests = [ran(SEED, DRAWN).digest, ran(SEED, DRAWN).digest]
-    digests += [digest_elsewhere(hash_seed) for hash_seed in (1, 2)]
+    digests.append(digest_elsewhere(1))
     assert len(set(digests)) == 1, digests
     assert ran(SEED + 1, DRAWN).digest not in digests
 

@@ -21,6 +21,12 @@ LONG = {
     "epoch_founder_comes_back_with_an_empty_disk",
     "epoch_snapshots_need_the_new_majority",
     "epoch_joiner_dies_at_each_step_of_its_start",
+    "hung_stages_everywhere",
+    "p6_majority_of_disks_lost",
+    "snapshot_fails_at_its_deadline",
+    "standby_two_generations_behind",
+    "transfer_of_which_one_source_stands_still",
+    "transfer_that_is_throttled",
 }
 
 
