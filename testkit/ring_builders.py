@@ -11,8 +11,9 @@ from coordinator.journal.ring_journal import RingJournal
 from coordinator.journal.superblock import NO_SUPERBLOCK, SuperblockMark
 from coordinator.storage import Storage
 from testkit.journal_builders import CLUSTER_ID, DIRECTORY, JOURNAL_ID, LOG_VIEW
+from testkit.memory_storage import MemoryStorage
 from viewstamp.format.record import SECTOR_BYTES
-from viewstamp.format.ring import RingLayout
+from viewstamp.format.ring import RingLayout, decode_floor
 
 RING: Final = ring_path(DIRECTORY)
 DATA_SECTORS: Final = 16
@@ -38,6 +39,11 @@ def create_ring(
         entropy=lambda size: JOURNAL_ID[:size],
     )
     return journal
+
+
+def side_of(storage: MemoryStorage) -> int:
+    """Which side of the ring is in use."""
+    return decode_floor(storage.content(RING)[SECTOR_BYTES : 2 * SECTOR_BYTES], 0).side
 
 
 def reopen_ring(

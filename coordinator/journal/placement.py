@@ -44,9 +44,9 @@ def prepare_content(prepare: SealedPrepare) -> Content:
     return Content(RecordKind.PREPARE, prepare.op, data, prepare.checksum, prepare.header)
 
 
-def lost_content(op: int, checksum: bytes, header: SealedHeader | None) -> Content:
-    """Return what is left of a prepare that cannot be read: its identity."""
-    return Content(RecordKind.PREPARE, op, b"", checksum, header)
+def lost_content(op: int, checksum: bytes) -> Content:
+    """Return what is left of a prepare that is missing: its identity."""
+    return Content(RecordKind.PREPARE, op, b"", checksum, None)
 
 
 def cut_content(op: int) -> Content:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from coordinator.journal.errors import CorruptRecord, JournalNotFound, NoSpace
+from coordinator.journal.errors import JournalNotFound, NoSpace
 from coordinator.journal.held_log import PREPARES_KEPT_MIN, HeldLog
 from coordinator.journal.index import Location
 from coordinator.journal.opening import Recovery
@@ -298,8 +298,8 @@ class RingJournal(HeldLog):
     def _write_anew(self) -> None:
         """Write the log to the other side, and nothing else.
 
-        Raises JournalFailed, and CorruptRecord for an entry that a lone replica cannot read: then
-        nothing has changed.
+        Raises JournalFailed, and CorruptRecord for an entry that cannot be read: then nothing has
+        changed, the process ends, and its next start tells what is lost before it copies anything.
         """
         side = OtherSide(self._ring)
         first_sequence = max(self._next_sequence, self._ring.other_sequence + 1)
@@ -334,24 +334,16 @@ class RingJournal(HeldLog):
 
     def _needed(self) -> Iterator[Content]:
         """Yield the restart behind which the log goes on, if there is one, and then the log. Of an
-        entry that is lost only its identity is left."""
+        entry that is missing only its identity is left."""
         restart = self._restart()
         if restart is not None:
             yield restart
-        lost = self.missing_checksums
-        for op in sorted((*self.index.ops(), *lost)):
-            header = self.header(op)
-            if header is None:
-                yield lost_content(op, lost[op], None)
-                continue
-            try:
-                prepare = self.read(op)
-            except CorruptRecord:
-                if self.is_alone:
-                    raise
-                yield lost_content(op, header.checksum, header)
+        missing = self.missing_checksums
+        for op in sorted((*self.index.ops(), *missing)):
+            prepare = self.read(op)
+            if prepare is None:
+                yield lost_content(op, missing[op])
             else:
-                assert prepare is not None
                 yield prepare_content(prepare)
 
     def _restart(self) -> Content | None:

@@ -8,8 +8,9 @@ to its other side without it, as a collector with two halves does.
 **What else lies there** is never believed, because its sequences are lower. They are those of the
 time when the side was in use, or of an attempt that a crash ended: a start looks for the latter.
 
-**An entry that cannot be read** is copied as a record that has its op and checksum and no content,
-which is never whole. So the next start tells it as lost, as it would have without the copy.
+**An entry that is missing** is copied as a record that has its op and checksum and no content,
+which is never whole. So the next start tells it as lost, as it would have without the copy. What
+nobody has told as lost yet is read first, and ends the copy if it cannot be.
 """
 
 from __future__ import annotations

@@ -158,8 +158,13 @@ def scan_ring(data: mmap, floor: RingFloor) -> RingContents:
             continue
         if slot is None or not floor.floor <= slot.frame.sequence < end:
             continue
-        if layout.slot_of(slot.frame.sequence) == number:
+        if layout.slot_of(slot.frame.sequence) != number:
+            continue
+        if layout.start <= slot.offset < layout.end:
             contents.slots[slot.frame.sequence] = slot
+        else:
+            # A copy's slots are for the other side: the disk wrote them over these.
+            contents.damaged_slots.add(number)
     for slot in displaced_slots(data, floor, contents.damaged_slots):
         sequence = slot.frame.sequence
         if floor.floor <= sequence < end and sequence not in contents.slots:

@@ -9,27 +9,25 @@ from threading import Event, Thread
 
 import pytest
 
-from coordinator.journal import CorruptRecord, NoSpace, SuperblockOlder
+from coordinator.journal import NoSpace, SuperblockOlder
 from coordinator.journal.ring_journal import RingJournal
 from coordinator.journal.superblock import SuperblockMark
 from coordinator.replica.ports import JournalRoom
 from coordinator.replica.ring_room import RingWatch
 from testkit.journal_builders import chain
-from testkit.journal_kinds import place_of
 from testkit.journal_reading import entries
 from testkit.memory_storage import Loss, MemoryStorage, SimulatedCrash
 from testkit.ring_builders import (
     DATA_SECTORS,
     FILE_BYTES,
-    LAYOUT,
     RECORD_BYTES_MAX,
     RING,
     create_ring,
     reopen_ring,
+    side_of,
 )
 from viewstamp.format.prepare import SealedPrepare
 from viewstamp.format.record import SECTOR_BYTES
-from viewstamp.format.ring import SLOT_BYTES, decode_floor
 
 KEPT = chain(3)
 # A view change each: in all, entries for several rounds of the ring.
@@ -41,11 +39,6 @@ VARIANTS = [(Loss.DROP, 0), (Loss.KEEP, 0), *((Loss.PARTLY, seed) for seed in ra
 def of_view(view: int, count: int = DISCARDED) -> list[SealedPrepare]:
     """Entries that the primary of a view admits behind those that are kept."""
     return chain(count, after=KEPT[-1], view=view)
-
-
-def side_of(storage: MemoryStorage) -> int:
-    """Which side of the ring is in use."""
-    return decode_floor(storage.content(RING)[SECTOR_BYTES : 2 * SECTOR_BYTES], 0).side
 
 
 @dataclass
@@ -261,111 +254,6 @@ def test_a_log_of_which_nothing_is_left_frees_all_that_was_discarded() -> None:
     assert (recovery.faults, list(entries(journal, 1))) == ((), KEPT)
 
 
-def with_rot(both: bool) -> MemoryStorage:
-    """A ring whose entry 2 has rotted; with its slot, too, nothing says any more what it was."""
-    storage = MemoryStorage()
-    journal = create_ring(storage, replica_count=3)
-    journal.append(KEPT)
-    _, offset, _ = place_of(journal, 2)
-    journal.close()
-    storage.flip(RING, offset + 200)
-    if both:
-        storage.flip(RING, offset + 20)
-        storage.flip(RING, LAYOUT.slots_start + LAYOUT.slot_of(2) * SLOT_BYTES + 40)
-    return storage
-
-
-def test_a_loss_is_copied_as_what_is_known_of_it() -> None:
-    """An entry that is missing takes no other entry's room, and is missing in the copy, with its
-    checksum, until it is written again."""
-    storage = with_rot(both=False)
-    for _ in range(2):
-        journal, recovery = reopen_ring(storage, replica_count=3)
-        assert (recovery.holes, journal.missing_checksums) == ((2,), {2: KEPT[1].checksum})
-        for view in range(1, VIEWS):
-            journal.append(of_view(view))
-            journal.discard_after(len(KEPT))
-        assert journal.records_copied > len(KEPT)
-        journal.truncate_before(3)
-        journal.close()
-        storage.crash(Loss.DROP)
-    journal, _ = reopen_ring(storage, replica_count=3)
-    journal.append(KEPT[1:2])
-    assert journal.mark_repaired()
-    assert reopened(storage, journal) == ()
-    journal, _ = reopen_ring(storage, replica_count=3)
-    assert list(entries(journal, 1)) == KEPT
-
-
-def test_what_shows_a_loss_holds_nothing_else_back() -> None:
-    """Behind a copy, too, a snapshot frees what lies before the loss, and that alone."""
-    log, storage = chain(10), MemoryStorage()
-    journal = create_ring(storage, replica_count=3)
-    journal.append(log)
-    _, offset, _ = place_of(journal, 8)
-    journal.close()
-    storage.flip(RING, offset + 200)
-    journal, _ = reopen_ring(storage, replica_count=3)
-    journal.append(chain(3, after=log[-1], view=2), use_reserve=True)
-    journal.discard_after(10)
-    journal.append(chain(3, after=log[-1], view=3), use_reserve=True)
-    assert (side_of(storage), journal.first_op) == (1, 1)
-    journal.truncate_before(11)
-    assert journal.first_op == 9
-    base = log[7].checksum
-    journal.close()
-    journal, recovery = reopen_ring(storage, replica_count=3, replay_op=8, base_checksum=None)
-    assert (recovery.holes, journal.missing_checksums) == ((8,), {8: base})
-
-
-def test_what_shows_an_unknown_loss_is_never_left_behind() -> None:
-    """While nobody can say what was lost nothing is written anew, and no room is promised for
-    that."""
-    storage = with_rot(both=True)
-    journal, recovery = reopen_ring(storage, replica_count=3)
-    assert recovery.head_uncertain
-    before_bytes = journal.entry_bytes
-    journal.append([*KEPT[1:2], *of_view(1)])
-    journal.discard_after(len(KEPT))
-    assert journal.entry_bytes == before_bytes - (DISCARDED + 2) * SECTOR_BYTES
-    with pytest.raises(NoSpace):
-        for view in range(2, VIEWS):
-            journal.append(of_view(view))
-            journal.discard_after(len(KEPT))
-    assert side_of(storage) == 0
-    journal.close()
-    journal, recovery = reopen_ring(storage, replica_count=3)
-    assert recovery.head_uncertain
-    assert journal.mark_repaired()
-    journal.append(of_view(VIEWS))
-    assert side_of(storage) == 1
-    journal.close()
-    journal, recovery = reopen_ring(storage, replica_count=3)
-    assert (recovery.head_uncertain, recovery.holes) == (False, ())
-    assert list(entries(journal, 1)) == [*KEPT, *of_view(VIEWS)]
-
-
-def test_an_end_that_stays_unused_lets_no_evidence_go() -> None:
-    """Room in two pieces is too little for a large record; beside an unknown loss that is final."""
-    log = chain(10, bodies=dict.fromkeys(range(5, 10), bytes(5000)) | {10: b""})
-    storage = MemoryStorage()
-    journal = create_ring(storage, replica_count=3)
-    journal.append(log, use_reserve=True)
-    _, offset, _ = place_of(journal, 4)
-    journal.close()
-    for place in (offset + 20, LAYOUT.slots_start + LAYOUT.slot_of(4) * SLOT_BYTES + 40):
-        storage.flip(RING, place)
-    base = log[2].checksum
-    journal, _ = reopen_ring(storage, replica_count=3, replay_op=4, base_checksum=base)
-    journal.truncate_before(11)
-    assert journal.index.free_after() == 5 * SECTOR_BYTES
-    with pytest.raises(NoSpace):
-        journal.append(chain(1, after=log[-1], bodies={11: bytes(13_000)}), use_reserve=True)
-    journal.close()
-    _, recovery = reopen_ring(storage, replica_count=3, replay_op=4, base_checksum=base)
-    assert recovery.head_uncertain
-
-
 def test_the_sector_of_a_restart_is_counted() -> None:
     """A copy that would make no room is not begun: a ring that is full to its last sector refuses
     a record each time without copying the log each time."""
@@ -439,59 +327,6 @@ def test_covered_and_discarded_entries_both_count_as_free() -> None:
     later = chain(ring.entry_bytes // SECTOR_BYTES, after=log[-1], view=3)
     ring.append(later)
     assert list(entries(ring, 8)) == [log[-1], *later]
-
-
-def reopened(storage: MemoryStorage, journal: RingJournal) -> tuple[int, ...]:
-    """What is missing after a restart."""
-    journal.close()
-    again, recovery = reopen_ring(storage, replica_count=3)
-    again.close()
-    return recovery.holes
-
-
-def rot_and_fill(journal: RingJournal, storage: MemoryStorage) -> None:
-    """Let entry 2 rot in a ring that is nearly full of what was discarded."""
-    journal.append(KEPT)
-    for view in range(5, 8):
-        journal.append(of_view(view)[:2])
-        journal.discard_after(len(KEPT))
-    _, offset, _ = place_of(journal, 2)
-    storage.flip(RING, offset + 200)
-
-
-def test_an_entry_that_has_rotted_meanwhile_is_copied_as_lost() -> None:
-    """Rot keeps nothing out: the entry that repairs it fits, as any other one does, and without a
-    repair the next start tells what is missing."""
-    storage = MemoryStorage()
-    journal = create_ring(storage, replica_count=3)
-    rot_and_fill(journal, storage)
-    journal.append(of_view(3))
-    assert side_of(storage) == 1
-    assert journal.header(2) == KEPT[1].header
-    with pytest.raises(CorruptRecord):
-        journal.read(2)
-    told = storage.copy()
-    _, recovery = reopen_ring(told, replica_count=3)
-    assert recovery.holes == (2,)
-    assert [each.checksum for each in recovery.faults] == [KEPT[1].checksum]
-    journal.append(KEPT[1:2])
-    assert journal.read(2) == KEPT[1]
-    assert reopened(storage, journal) == ()
-
-
-def test_a_lone_replica_gives_up_no_entry_that_it_cannot_read() -> None:
-    """Nobody else has it: the journal stays as it is, and the read may succeed another time."""
-    storage = MemoryStorage()
-    journal = create_ring(storage, replica_count=3)
-    rot_and_fill(journal, storage)
-    journal.is_alone = True
-    before = storage.content(RING)
-    with pytest.raises(CorruptRecord, match="op 2"):
-        journal.append(of_view(3))
-    assert storage.content(RING)[: LAYOUT.end] == before[: LAYOUT.end]
-    storage.flip(RING, place_of(journal, 2)[1] + 200)
-    journal.append(of_view(3))
-    assert list(entries(journal, 1)) == [*KEPT, *of_view(3)]
 
 
 @pytest.mark.parametrize("seed", range(12))

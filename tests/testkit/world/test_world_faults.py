@@ -122,8 +122,8 @@ def test_a_transfer_whose_sources_are_struck_is_tried_again() -> None:
 @pytest.mark.long
 def test_a_damaged_snapshot_is_mended_before_the_start() -> None:
     """A replica no copy of whose snapshot is intact gets it from the others, and then starts."""
-    options = replace(SMALL, faults=("rot_snapshot",))
-    assert good_until(range(1, 61), options, DAMAGE_MET, MENDED)[MENDED] > 0
+    options = replace(SMALL, faults=("rot_snapshot",), seconds=12)
+    assert good_until(range(1, 21), options, DAMAGE_MET, MENDED)[MENDED] > 0
 
 
 @pytest.mark.long
