@@ -76,7 +76,7 @@ def test_a_lone_replica_gets_company_in_a_world() -> None:
     good_until(range(1, 9), OPTIONS, ADDED, PROMOTED, REMOVED)
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 def test_members_change_while_everything_fails() -> None:
     """Seeds with all faults see every kind of change."""
     options = replace(draw(2), is_changing=True, is_on_files=False, rude_peers=0)

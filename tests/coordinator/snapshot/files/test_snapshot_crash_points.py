@@ -250,7 +250,7 @@ def test_every_crash_point_recovers(part: int) -> None:
     check_counts(points, points.points // PARTS)
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 def test_a_second_crash_while_recovering_recovers() -> None:
     """A second crash during recovery from a crash, restoring included, does no more harm than
     one."""
