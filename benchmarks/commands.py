@@ -29,13 +29,15 @@ import psutil
 from benchmarks import etcd_go
 from benchmarks.etcd_go import PUT_BY_GO
 from benchmarks.etcd_server import EtcdCluster, EtcdServer
-from benchmarks.load import WORKLOADS
+from benchmarks.load import OF_WATCHED, WORKLOADS
 from benchmarks.targets import REPLICATED_TARGETS, TARGETS, Figures, judge
 from viewstamp import transports
 from viewstamp.client import connect
 from viewstamp.cluster import LocalCluster, LocalReplicas
 
 ETCD_PREFIX: Final = "etcd_"
+# The loads that need nothing but a new cluster.
+COMPARED: Final = tuple(name for name in WORKLOADS if name not in OF_WATCHED)
 SECONDS: Final = 5.0
 ROUNDS: Final = 5
 QUICK_SECONDS: Final = 1.5
@@ -272,8 +274,8 @@ def parse() -> argparse.Namespace:
     add(
         "--only",
         nargs="+",
-        choices=(*WORKLOADS, PUT_BY_GO),
-        default=list(WORKLOADS),
+        choices=(*COMPARED, PUT_BY_GO),
+        default=COMPARED,
         metavar="WORKLOAD",
     )
     add("--with-go", action="store_true", help="etcd's own client in Go, too, which needs Go")

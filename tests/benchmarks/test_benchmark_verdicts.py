@@ -6,8 +6,10 @@ import time
 
 import pytest
 
-from benchmarks.commands import in_turns, portable
+from benchmarks.commands import COMPARED, in_turns, parse, portable
 from benchmarks.etcd_client import PutRequest, RangeRequest, RequestOp, TxnRequest
+from benchmarks.etcd_go import PUT_BY_GO
+from benchmarks.load import WORKLOADS
 from benchmarks.load_etcd import Puts
 from benchmarks.load_target import NUMBER_DIGITS, TRANSACTION_PUTS, LoadTopics
 from benchmarks.targets import Figures, TargetRow, judge
@@ -126,3 +128,16 @@ def test_only_what_lies_within_the_time_counts() -> None:
     for offset_s in (0.5, 1.0, 2.9, 3.0):
         samples.add(samples.started, samples.started + offset_s, commands=10)
     assert (len(samples.latencies_s), samples.commands) == (2, 20)
+
+
+def test_a_comparison_asks_for_no_load_that_needs_preparation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`make benchmark` measures a new cluster, which has none of what watchers follow."""
+    monkeypatch.setattr("sys.argv", ["commands", "--with-go"])
+    options = parse()
+    assert set(options.only) == {*COMPARED, PUT_BY_GO}
+    assert set(COMPARED) == set(WORKLOADS) - {"update_unary"}
+    monkeypatch.setattr("sys.argv", ["commands", "--only", "update_unary"])
+    with pytest.raises(SystemExit):
+        parse()
