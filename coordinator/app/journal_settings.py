@@ -49,8 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--journal-ring-bytes",
         type=int,
-        help=f"size of the ring: a multiple of {SECTOR_BYTES}, {RING_BYTES_MIN} to"
-        f" {RING_BYTES_MAX}; fixed as --journal is; default: {RING_BYTES}",
+        help=f"size of a side of the ring, whose file has two: a multiple of {SECTOR_BYTES},"
+        f" {RING_BYTES_MIN} to {RING_BYTES_MAX}; fixed as --journal is; default: {RING_BYTES}",
     )
     add(
         "--journal-segment-bytes",
