@@ -167,13 +167,8 @@ class RingIndex(HeldOps):
             for record, header in headers
             if header is not None
         }
-        self.live_bytes = 0
-        for sequence, record in enumerate(placed, start=first_sequence):
-            header = record.content.header
-            op = 0 if header is None else header.op
-            self._records.append(RingRecord(sequence, op, record.offset, record.extent_bytes))
-            self.live_bytes += record.extent_bytes if op else 0
-            self.tail = record.offset + record.extent_bytes
+        self.live_bytes = self.bytes_from(0)
+        self.enter(placed, first_sequence)
 
     def _forget(self, op: int) -> None:
         location = self._locations.pop(op, None)
