@@ -29,8 +29,10 @@ LONG    := $(PYTHON) -m pytest -m "long and not exhaustive" -o faulthandler_time
 
 # The tests of the packages whose branches are counted. Counting makes others slow: the simulators up
 # to three times. These have processes of their own, since thousands of tests before them slow them down, too.
+# Tests of costs count operations of the largest states, and leave no branch to themselves.
+SERVICE_TESTS := $(addprefix tests/services/,consumer_groups runtime streams users test_changes_fold.py)
 PURE_TESTS := tests/composite tests/coordinator/journal/test_superblock.py tests/coordinator/journal/test_ring_journal.py \
-           tests/coordinator/journal/test_slot_bytes.py tests/coordinator/mux tests/coordinator/vsr tests/services \
+           tests/coordinator/journal/test_slot_bytes.py tests/coordinator/mux tests/coordinator/vsr $(SERVICE_TESTS) \
            tests/viewstamp/format tests/viewstamp/machine tests/viewstamp/snapshots
 TRANSPORT_TESTS := tests/coordinator/base tests/coordinator/stages tests/coordinator/peers tests/coordinator/gateway \
 	tests/services/runtime tests/viewstamp/client tests/viewstamp/wire tests/processes
@@ -44,7 +46,7 @@ export DEMO_ANALYTICS
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help image image-client image-analytics preflight preflight-analytics preflight-dev preflight-tests up install-analytics demo test test-long test-exhaustive test-transports test-foreign test-deploy test-image test-kubernetes kubernetes older-image images manifests lint format generate docs \
+.PHONY: help image image-client image-analytics preflight preflight-analytics preflight-dev preflight-tests up install-analytics demo test test-long test-exhaustive test-pages test-replicas test-transports test-foreign test-deploy test-image test-kubernetes kubernetes older-image images manifests lint format generate docs \
         lock simulate simulate-coverage simulate-guards model model-long model-guards model-traces crash-test cluster-test soak torture abuse fuzz-frames limits benchmark benchmark-snapshots benchmark-failover \
         benchmark-analytics clean
 
@@ -106,6 +108,12 @@ test-long: $(DEV) ## Run the tests that take minutes, and a short crash test
 	CI=true $(LIMIT) 20m $(LONG) $(SPREAD) tests/analytics
 	$(LIMIT) 5m $(PYTHON) tests/crash/crash_test.py --short
 
+test-pages: $(DEV) ## Run all commands that README, CONTRIBUTING and docs show: about 20 minutes
+	CI=true $(LIMIT) 60m $(PYTHON) -m pytest -m "long or exhaustive or not long" -o faulthandler_timeout=1200 --durations=10 tests/documentation
+
+test-replicas: $(DEV) ## Run all tests of several replicas as processes, and of hostile callers: about 45 minutes
+	CI=true $(LIMIT) 120m $(PYTHON) -m pytest -m "long or exhaustive" -o faulthandler_timeout=900 --durations=10 tests/replicas tests/abuse
+
 test-transports: $(DEV) ## Run tests and the processes that they start on the gRPC library: about 15 minutes
 	CI=true VIEWSTAMP_TRANSPORT=grpcio $(LIMIT) 30m $(PYTHON) -m pytest $(SPREAD) $(TRANSPORT_TESTS)
 
@@ -155,8 +163,8 @@ $(KUSTOMIZE):
 $(HELM):
 	GOBIN=$(@D) GOFLAGS=-mod=mod go install helm.sh/helm/v3/cmd/helm@v3.22.0
 
-test-exhaustive: $(DEV) ## Run all cases of what the other tests sample: about 40 minutes
-	CI=true $(LIMIT) 120m $(PYTHON) -m pytest -m exhaustive -o faulthandler_timeout=900 --durations=10
+test-exhaustive: $(DEV) ## Run all cases of what the other tests sample, and what takes too long for them: about 2 hours
+	CI=true $(LIMIT) 240m $(PYTHON) -m pytest -m exhaustive -o faulthandler_timeout=900 --durations=10
 
 lint: $(DEV) ## Check format, style, types, protos and generated stubs
 	$(PYTHON) -m ruff format --check .

@@ -144,7 +144,8 @@ class ExampleBroker:
     async def _report(self) -> None:
         """Tell the cluster now and then where the partitions end that it leads."""
         while True:
-            for place, replica in self.replicas.items():
+            # A copy: partitions come while a report is on its way.
+            for place, replica in list(self.replicas.items()):
                 if self._session.leader_epoch(place) and replica.committed > replica.reported:
                     end = replica.committed
                     with suppress(Refusal, ClientError):

@@ -45,7 +45,8 @@ def follow(spark: SparkSession, inputs: Path, output: Path) -> None:
         query.awaitTermination()
 
 
-@pytest.mark.long
+# `test_followed_equals_batch` compares as much, by the command.
+@pytest.mark.exhaustive
 def test_stream_equals_batch(spark: SparkSession, tmp_path: Path) -> None:
     """Many batches over files that grow, rotate or are copied give the same tables as one."""
     generate(tmp_path / "in", LOAD)
@@ -128,7 +129,7 @@ with tables.claim(output):
     "place",
     [
         pytest.param(("merge", "merge_spans", "before"), marks=pytest.mark.exhaustive),
-        ("merge", "_link_others", "after"),
+        pytest.param(("merge", "_link_others", "after"), marks=pytest.mark.exhaustive),
         pytest.param(("merge", "merge_spans", "after"), marks=pytest.mark.exhaustive),
         pytest.param(("merge", "merge_quarantine", "after"), marks=pytest.mark.exhaustive),
         ("stream", "_enter", "after"),

@@ -53,7 +53,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[standalone.Spa
         yield made
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 def test_analyze_on_a_cluster(
     spark: SparkSession, inputs: Path, local: Path, cluster: standalone.SparkCluster, tmp_path: Path
 ) -> None:

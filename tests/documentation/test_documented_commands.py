@@ -98,6 +98,13 @@ LONG: Final = [
     ("docs/topology.md", ""),
     ("docs/watch.md", ""),
 ]
+# Pages that take more than a minute each: `make test-pages` runs them, with all others.
+MINUTES_EACH: Final = {
+    "benchmarks/README.md",
+    "docs/analytics.md",
+    "docs/examples.md",
+    "docs/simulation.md",
+}
 # The command goes on until somebody ends it, which is no failure.
 FOLLOW: Final = (
     "timeout --foreground --preserve-status 40 "
@@ -149,6 +156,13 @@ ALL: Final = {name: commands(name, text) for name, text in pages()}
 RUN: Final = {name: list(filter(is_run, found)) for name, found in ALL.items()}
 QUICK: Final = {name: list(filter(is_quick, found)) for name, found in RUN.items()}
 
+# The pages with slow commands, each with the marker that says which target runs it.
+SLOW: Final = [
+    pytest.param(page, marks=pytest.mark.exhaustive if page in MINUTES_EACH else pytest.mark.long)
+    for page, found in RUN.items()
+    if found != QUICK[page]
+]
+
 PATCHED: Final = [
     name for name, found in RUN.items() if any(each.text.startswith(APPLY) for each in found)
 ]
@@ -170,8 +184,7 @@ def test_commands_of_a_page_work(page: str, tmp_path: Path) -> None:
     run(QUICK[page], tmp_path)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("page", [page for page, found in RUN.items() if found != QUICK[page]])
+@pytest.mark.parametrize("page", SLOW)
 def test_all_commands_of_a_page_work(page: str, tmp_path: Path) -> None:
     """The slow blocks of a page succeed, too, after the other blocks of the page."""
     run(RUN[page], tmp_path)

@@ -127,6 +127,7 @@ def test_what_lasts_is_restored(seed: int, tmp_path: Path) -> None:
         assert all(getattr(message, name) > JUMP for name in counters.fields)
 
 
+@pytest.mark.long
 def test_replicas_have_one_snapshot_wherever_they_are_written(tmp_path: Path) -> None:
     """Three replicas restart from one root; so does each that is written by itself elsewhere."""
     together = restored(state_of_history(4), tmp_path / "all", 3)

@@ -35,6 +35,7 @@ def stream_named(stem: str) -> bytes:
     return streams.CreateStreamRequest(name=unique(stem)).SerializeToString()
 
 
+@pytest.mark.long
 def test_unary_retry_gets_the_same_bytes(root: Caller) -> None:
     """The same number twice is one command: header, result, and the secret of a token are equal."""
     caller = root.with_session()

@@ -76,6 +76,7 @@ def check(replica: ReplicaProcesses, disk: SmallDisk) -> None:
         assert root.create_stream("after").header.revision
 
 
+@pytest.mark.long
 def test_full_disk() -> None:
     """Commands are refused with NO_SPACE, reads are served, and it recovers by itself."""
     with short_directory() as directory:

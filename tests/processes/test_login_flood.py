@@ -20,7 +20,7 @@ from viewstamp.errors import reason_name
 from viewstamp.limits import LOGIN_FAILURES_PER_ADDRESS_MAX
 
 # The replica is not shared: a failed login counts for a minute.
-pytestmark = pytest.mark.xdist_group("processes-login-flood")
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("processes-login-flood")]
 
 GUESSERS: Final = 40
 ATTEMPTS: Final = 600

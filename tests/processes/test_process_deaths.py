@@ -109,6 +109,7 @@ def names_of(root: Caller, stem: str) -> list[str]:
             return [name for name in found if name.startswith(stem)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [*SERVICE_NAMES, COORDINATOR])
 def test_killed_under_load(mortal: ReplicaProcesses, name: str) -> None:
     """Every command takes effect exactly once when any process dies, and digests agree."""
@@ -198,6 +199,7 @@ def test_without_users(mortal: ReplicaProcesses) -> None:
         eventually(lambda: root.logged_in("root", mortal.root_password()))
 
 
+@pytest.mark.long
 def test_paused_service(mortal: ReplicaProcesses) -> None:
     """A service that hangs is reported down after a timeout, and recovers when it continues."""
     with mortal.root() as root:
@@ -365,6 +367,7 @@ def _settled(group: Any) -> Any:
     return group if group.assignment_epoch == group.group_epoch else None
 
 
+@pytest.mark.long
 def test_a_replica_is_mended(mortal: ReplicaProcesses) -> None:
     """A dead and a paused process, such as a failed test leaves, serve again once mended."""
     mortal.kill("streams")

@@ -117,6 +117,7 @@ def test_catalog_view(tmp_path: Path) -> None:
         assert json.loads(said.err)["catalog_view"]["op"] >= found.cut_op
 
 
+@pytest.mark.long
 def test_one_at_a_time(served: ReplicaProcesses) -> None:
     """While a snapshot is under way, both ways to ask for another one are refused."""
     with served.root() as root:
@@ -170,6 +171,7 @@ def check_under_way(root: Caller, generation: int, before: int) -> None:
         assert tuple(failure) == (code, reason)
 
 
+@pytest.mark.long
 def test_deadline(served: ReplicaProcesses) -> None:
     """A snapshot that misses its deadline fails, with reason and alarm; the next one completes."""
     impatient = ReplicaProcesses(
@@ -200,6 +202,7 @@ def test_deadline(served: ReplicaProcesses) -> None:
         assert snapshots.current(root).generation == generation + 1
 
 
+@pytest.mark.long
 def test_retention(served: ReplicaProcesses) -> None:
     """Generations can be listed in pages, pinned, pruned and deleted; the last good one remains."""
     with served.root() as root:

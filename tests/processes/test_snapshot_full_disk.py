@@ -22,7 +22,7 @@ from viewstamp.framing import encode_varint
 from viewstamp.limits import KIB
 from viewstamp.routing import SERVICE_NAMES
 
-pytestmark = pytest.mark.xdist_group("processes-start")
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("processes-start")]
 
 DISK_BYTES = 12 * SEGMENT_BYTES
 # More than two segments.

@@ -18,7 +18,7 @@ from tests.processes.processes import (
     unique,
 )
 
-pytestmark = pytest.mark.xdist_group("processes-snapshot-triggers")
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("processes-snapshot-triggers")]
 
 COMMANDS = 40
 KEPT = 2

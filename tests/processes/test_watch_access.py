@@ -283,6 +283,7 @@ def test_ended_credentials_end_the_watch(root: Caller, how: str) -> None:
     assert again.reason == "UNAUTHENTICATED"
 
 
+@pytest.mark.long
 def test_a_watch_ends_with_its_token(root: Caller) -> None:
     """A token that expires ends its watch, although nothing happens, and nobody else's."""
     cluster = bytes.fromhex(root.status().cluster)
@@ -301,6 +302,7 @@ def test_a_watch_ends_with_its_token(root: Caller) -> None:
     other.cancel()
 
 
+@pytest.mark.long
 def test_watches_of_a_service_that_keeps_no_changes() -> None:
     """Beside a service of an older build nothing is watched, and the refusal names it."""
     with replica(modules={"streams": "tests.processes.unwatched"}) as older, older.root() as root:

@@ -13,6 +13,7 @@ pytestmark = pytest.mark.long
 OPERATIONS = 30
 
 
+@pytest.mark.exhaustive
 async def test_pods_come_and_go_with_other_ids_under_load(tmp_path: Path) -> None:
     """From 1 to 3, to 1 and to 3: the second time the same addresses have other ids. A pod that
     lost its disk gets its id again, and all of them start together without being told."""

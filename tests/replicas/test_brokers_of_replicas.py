@@ -136,6 +136,7 @@ async def brokers(made: ReplicasTrial) -> AsyncIterator[BrokerTrial]:
             await asyncio.gather(watching, return_exceptions=True)
 
 
+@pytest.mark.exhaustive
 async def test_a_failover_moves_no_leader(tmp_path: Path) -> None:
     """Whoever lives keeps its epoch and its partitions while one primary after another dies."""
     async with trial(tmp_path, callers=0) as made, brokers(made) as started:
@@ -155,6 +156,7 @@ async def test_a_failover_moves_no_leader(tmp_path: Path) -> None:
         assert started.claims.overlaps() == []
 
 
+@pytest.mark.exhaustive
 async def test_leaders_change_while_primaries_die(tmp_path: Path) -> None:
     """Brokers are drained, die and come back under kills; nobody leads what another one leads."""
     async with trial(tmp_path, callers=0) as made, brokers(made) as started:

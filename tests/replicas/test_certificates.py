@@ -143,6 +143,7 @@ def _processes(made: ReplicasTrial) -> list[int]:
     return [replica.pids[COORDINATOR] for replica in made.replicas.replicas]
 
 
+@pytest.mark.exhaustive
 async def test_one_replica_with_an_expired_certificate(tmp_path: Path) -> None:
     """The others go on serving without it, all say why, and renewed files heal it."""
     async with running(tmp_path) as trial, under_load(trial.made):
@@ -162,6 +163,7 @@ async def test_one_replica_with_an_expired_certificate(tmp_path: Path) -> None:
         await trial.made.until_answered(50)
 
 
+@pytest.mark.exhaustive
 async def test_all_certificates_expire(tmp_path: Path) -> None:
     """Established links go on, broken ones are refused with the reason, and renewed files bring the
     service back."""

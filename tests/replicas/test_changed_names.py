@@ -16,7 +16,17 @@ pytestmark = pytest.mark.long
 TIMEOUT_S: Final = 400
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+# One of them is for `make test-long`; `make test-replicas` runs all.
+OFTEN: Final = "primary_moves"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name == OFTEN else pytest.mark.exhaustive)
+        for name in SCENARIOS
+    ],
+)
 def test_changed_names(tmp_path: Path, name: str) -> None:
     """Replicas and clients find a replica under its name, wherever it is, and wait until it is
     known."""

@@ -71,6 +71,7 @@ async def kill_primary(made: ReplicasTrial, cluster: GrowingReplicas) -> None:
     await made.until_answered(OPERATIONS)
 
 
+@pytest.mark.exhaustive
 async def test_who_slept_while_all_others_were_replaced_is_told(tmp_path: Path) -> None:
     """It knows nobody of the present members, and they tell it: it follows, and its vote counts."""
     cluster = GrowingReplicas(tmp_path)
@@ -94,6 +95,7 @@ async def test_who_slept_while_all_others_were_replaced_is_told(tmp_path: Path) 
         await agree(made)
 
 
+@pytest.mark.exhaustive
 async def test_a_snapshot_brings_replicas_into_the_epoch_of_the_others(tmp_path: Path) -> None:
     """Of one that slept, and of one that is added and knows a backup alone, the log is gone. Both
     come by a state transfer, whose snapshot names the members, and then count for the quorum."""
@@ -130,6 +132,7 @@ async def test_a_snapshot_brings_replicas_into_the_epoch_of_the_others(tmp_path:
         await agree(made)
 
 
+@pytest.mark.exhaustive
 async def test_a_lost_disk_of_a_founder_beside_a_primary_that_was_added(tmp_path: Path) -> None:
     """Its founding flags know nothing of the primary, which finds it all the same. Until it has its
     vote back, no replica is removed that the quorum needs."""
@@ -171,6 +174,7 @@ async def test_the_directory_of_a_removed_replica_disturbs_nobody(tmp_path: Path
         await agree(made)
 
 
+@pytest.mark.exhaustive
 async def test_all_replicas_that_joined_start_together(tmp_path: Path) -> None:
     """After a stop of all of them nobody waits to be introduced by another one."""
     cluster = GrowingReplicas(tmp_path)

@@ -28,7 +28,17 @@ def namespaces() -> bool:
     return can_make_namespaces()
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+# One of them is for `make test-long`; `make test-replicas` runs all.
+OFTEN: Final = "primary_is_cut_off"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name == OFTEN else pytest.mark.exhaustive)
+        for name in SCENARIOS
+    ],
+)
 async def test_cut_links(tmp_path: Path, namespaces: bool, name: str) -> None:
     """One history explains what all callers saw, and all replicas reach the same state."""
     print(f"links are cut by {'network namespaces' if namespaces else 'proxies'}")
@@ -47,6 +57,7 @@ def run_in_namespace(name: str, directory: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.exhaustive
 async def test_cut_links_behind_proxies(tmp_path: Path) -> None:
     """Links can be cut by proxies, too."""
     await run(primary_is_cut_off, behind_proxies(tmp_path, REPLICAS))

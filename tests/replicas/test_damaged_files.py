@@ -19,6 +19,7 @@ OPERATIONS: Final = 100
 FORGETFUL: Final = (*ARGUMENTS, "--snapshot-keep-last", "1", "--snapshot-keep-daily", "0")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "leads", [False, pytest.param(True, marks=pytest.mark.exhaustive)], ids=["backup", "primary"]
 )

@@ -39,7 +39,7 @@ def adapt(_: int, program: Program) -> Program:
     return replace(program, command=tuple(words))
 
 
-@pytest.mark.parametrize("name", DEATHS)
+@pytest.mark.parametrize("name", [DEADLY, pytest.param(BOTTOMLESS, marks=pytest.mark.exhaustive)])
 async def test_what_ends_every_service_is_refused_everywhere(tmp_path: Path, name: str) -> None:
     """All replicas give one refusal and an alarm, and a later replay gives them again."""
     async with trial(tmp_path, callers=2, adapt=adapt) as made:

@@ -27,7 +27,9 @@ OPERATIONS: Final = 100
 WRONG: Final = 1  # the replica with the defect
 
 
-@pytest.mark.parametrize("leads", [False, True], ids=["backup", "primary"])
+@pytest.mark.parametrize(
+    "leads", [False, pytest.param(True, marks=pytest.mark.exhaustive)], ids=["backup", "primary"]
+)
 async def test_a_replica_that_diverges_halts(tmp_path: Path, leads: bool) -> None:
     """The halted replica names the section; a diff finds the entity; a new replica replaces it."""
     build = StreamsBuild(diverging_streams.__name__)
@@ -56,7 +58,9 @@ async def test_a_replica_that_diverges_halts(tmp_path: Path, leads: bool) -> Non
         await no_alarm_is_left(made)
 
 
-@pytest.mark.parametrize("leads", [False, True], ids=["backup", "primary"])
+@pytest.mark.parametrize(
+    "leads", [False, pytest.param(True, marks=pytest.mark.exhaustive)], ids=["backup", "primary"]
+)
 async def test_a_replica_that_answers_otherwise_halts(tmp_path: Path, leads: bool) -> None:
     """The two others contradict it at the next reports, without a snapshot, and go on."""
     build = StreamsBuild(diverging_streams.__name__)

@@ -31,7 +31,11 @@ OPERATIONS = 150
 
 @pytest.mark.parametrize(
     "transports",
-    [(WIRE,), pytest.param((GRPCIO,), marks=pytest.mark.exhaustive), (GRPCIO, WIRE, WIRE)],
+    [
+        (WIRE,),
+        pytest.param((GRPCIO,), marks=pytest.mark.exhaustive),
+        pytest.param((GRPCIO, WIRE, WIRE), marks=pytest.mark.exhaustive),
+    ],
     ids="-".join,
 )
 async def test_the_primary_is_killed_again_and_again(
@@ -49,6 +53,7 @@ async def test_the_primary_is_killed_again_and_again(
         await agree(made)
 
 
+@pytest.mark.exhaustive
 async def test_a_killed_backup_catches_up(tmp_path: Path) -> None:
     """The cluster serves without a backup, which has everything again soon after its restart."""
     async with trial(tmp_path) as made:
@@ -63,6 +68,7 @@ async def test_a_killed_backup_catches_up(tmp_path: Path) -> None:
         await agree(made)
 
 
+@pytest.mark.exhaustive
 async def test_services_of_the_primary_and_of_a_backup_die(tmp_path: Path) -> None:
     """A dead domain service is restarted and replays its commands, at any replica."""
     async with trial(tmp_path) as made:
@@ -75,6 +81,7 @@ async def test_services_of_the_primary_and_of_a_backup_die(tmp_path: Path) -> No
         await agree(made)
 
 
+@pytest.mark.exhaustive
 async def test_a_paused_primary_is_replaced_and_comes_back_as_a_backup(tmp_path: Path) -> None:
     """A paused primary continues in the belief that it leads, and none of its messages counts."""
     async with trial(tmp_path) as made:

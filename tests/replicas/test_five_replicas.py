@@ -16,6 +16,7 @@ REPLICAS: Final = 5
 OPERATIONS: Final = 100
 
 
+@pytest.mark.exhaustive
 async def test_two_of_five_die_at_once(tmp_path: Path) -> None:
     """The primary and a backup, then two backups: callers see one history, and all agree."""
     async with trial(tmp_path, REPLICAS) as made:

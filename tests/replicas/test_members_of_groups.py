@@ -200,6 +200,7 @@ async def programs(made: ReplicasTrial) -> AsyncIterator[tuple[ReadTogether, lis
             await asyncio.gather(watching, return_exceptions=True)
 
 
+@pytest.mark.exhaustive
 async def test_no_partition_is_read_twice(tmp_path: Path) -> None:
     """Members come and go while the primary is killed; each partition has one reader at most."""
     async with trial(tmp_path, callers=0) as made, programs(made) as (together, clients):
@@ -217,6 +218,7 @@ async def test_no_partition_is_read_twice(tmp_path: Path) -> None:
         assert [each.lost for each in together.readers] == [0, 0, 0]
 
 
+@pytest.mark.exhaustive
 async def test_a_silent_member_is_replaced(tmp_path: Path) -> None:
     """A member that never shows life is removed after the timeout, also by a new primary."""
     async with trial(tmp_path, callers=0) as made, programs(made) as (together, clients):
@@ -229,6 +231,7 @@ async def test_a_silent_member_is_replaced(tmp_path: Path) -> None:
         assert [member.session_id for member in group.members] == [clients[0].session_id]
 
 
+@pytest.mark.exhaustive
 async def test_a_static_member_comes_back(tmp_path: Path) -> None:
     """The next process of an instance gets its partitions at once; those of others do not move."""
     async with trial(tmp_path, callers=0) as made, programs(made) as (together, clients):

@@ -22,6 +22,7 @@ OPERATIONS: Final = 100
 DEADLINE_S: Final = 60
 
 
+@pytest.mark.exhaustive
 async def test_an_older_directory_is_refused_until_it_is_emptied(tmp_path: Path) -> None:
     """The others refuse a replica with an earlier copy of its volume, also after their own kills,
     and take it back blank."""

@@ -45,6 +45,7 @@ LOST: Final = 2
 PARTIAL: Final = f"*{PARTIAL_SUFFIX}"
 
 
+@pytest.mark.exhaustive
 async def test_two_of_three_complete_a_snapshot(tmp_path: Path) -> None:
     """With a backup down, a snapshot completes; after a death, the next primary completes one."""
     async with trial(tmp_path, arguments=ARGUMENTS) as made:
@@ -65,6 +66,7 @@ async def test_two_of_three_complete_a_snapshot(tmp_path: Path) -> None:
         await all_restart_from(made, third.generation)
 
 
+@pytest.mark.exhaustive
 async def test_one_of_three_knows_its_snapshots(tmp_path: Path) -> None:
     """A killed replica without a quorum shows root the snapshots that it knew of."""
     async with trial(tmp_path / "data", arguments=ARGUMENTS) as made:

@@ -49,6 +49,7 @@ async def caught_up(made: ReplicasTrial) -> cluster_pb2.Replica:
             await asyncio.sleep(0.1)
 
 
+@pytest.mark.exhaustive
 async def test_the_standby_follows_whoever_leads(tmp_path: Path) -> None:
     """Primaries die, the standby too; in the end it has the same state, and it never led."""
     async with trial(tmp_path, VOTERS, standbys=1) as made:
@@ -115,6 +116,7 @@ async def test_a_standby_passes_commands_on_and_reads_what_it_holds(tmp_path: Pa
         assert (await unary(made.replicas, address, read)).topic.name == "over there"
 
 
+@pytest.mark.exhaustive
 async def test_status_shows_the_standby_and_what_it_holds(tmp_path: Path) -> None:
     """The primary shows its role and lag; the standby's own status has the primary's digests."""
     async with trial(tmp_path / "data", VOTERS, standbys=1, callers=1) as made:

@@ -135,6 +135,7 @@ async def test_strangers_are_refused(tmp_path: Path) -> None:
         await agree(made)
 
 
+@pytest.mark.exhaustive
 async def test_a_directory_of_strangers_is_refused(tmp_path: Path) -> None:
     """A directory of another cluster or replica is refused, and stays unchanged."""
     place = Place(tmp_path)
@@ -158,6 +159,7 @@ async def test_a_directory_of_strangers_is_refused(tmp_path: Path) -> None:
         await agree(made)
 
 
+@pytest.mark.exhaustive
 async def test_corrupted_prepares_are_dropped(tmp_path: Path) -> None:
     """Prepares with a flipped bit are dropped, counted and sent again."""
     place = Place(tmp_path)

@@ -77,6 +77,7 @@ async def words_of(made: ReplicasTrial, replica: int) -> str:
     return refusal.message
 
 
+@pytest.mark.exhaustive
 async def test_builds_with_other_texts(tmp_path: Path) -> None:
     """Digests, snapshots and restarts agree; a caller gets the texts of the answering replica."""
     async with trial(tmp_path, callers=1, adapt=adapt) as made:

@@ -72,6 +72,7 @@ class OldBuild:
         return replace(program, command=("/usr/bin/env", *variables, *program.command))
 
 
+@pytest.mark.exhaustive
 async def test_a_real_upgrade_up_and_down_under_load(tmp_path: Path) -> None:
     """Replicas change one by one, back, and all; then the level: callers and state go on."""
     old = OldBuild(*both_trees(tmp_path))

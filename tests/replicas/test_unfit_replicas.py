@@ -84,6 +84,7 @@ def is_away(status: cluster_pb2.GetStatusResponse, replica: int) -> bool:
     return next(each for each in status.replicas if each.replica_id == replica).link != "connected"
 
 
+@pytest.mark.exhaustive
 async def test_a_primary_whose_service_hangs_hands_over(tmp_path: Path) -> None:
     """Another primary serves, statuses show why, and the old one is fit again with its service."""
     async with trial(tmp_path) as made:
@@ -109,6 +110,7 @@ def with_a_disk_that_hangs(replica: int, program: Program) -> Program:
     return run_instead(program, odd_coordinator.__name__, odd_coordinator.hanging_disk.__name__)
 
 
+@pytest.mark.exhaustive
 async def test_a_primary_whose_disk_hangs_hands_over(tmp_path: Path) -> None:
     """Another primary serves, statuses show why, and the old one follows once it can write."""
     async with trial(tmp_path, adapt=with_a_disk_that_hangs) as made:
@@ -127,6 +129,7 @@ async def test_a_primary_whose_disk_hangs_hands_over(tmp_path: Path) -> None:
         await agree(made)
 
 
+@pytest.mark.exhaustive
 async def test_a_replica_whose_disk_hangs_ends_when_it_is_told_to(tmp_path: Path) -> None:
     """It waits for its disk for a limited time, says so, and ends; no written entry is lost."""
     async with trial(tmp_path, adapt=with_a_disk_that_hangs) as made:

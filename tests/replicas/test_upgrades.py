@@ -101,6 +101,7 @@ async def raise_level(made: ReplicasTrial) -> None:
     await made.admin.raise_feature_level(level + 1, level)
 
 
+@pytest.mark.exhaustive
 async def test_the_level_is_raised_as_the_guide_says(tmp_path: Path) -> None:
     """The commands of the operator's guide raise the level once all builds support a higher one."""
     builds = Builds()
@@ -157,6 +158,7 @@ async def test_a_rolling_restart_under_load(tmp_path: Path) -> None:
         await agree(made)
 
 
+@pytest.mark.exhaustive
 async def test_a_new_wire_version_needs_all_to_stop(tmp_path: Path) -> None:
     """Builds of two wire versions refuse each other; after a restart of all, nothing is lost."""
     builds = Builds()
@@ -177,6 +179,7 @@ async def test_a_new_wire_version_needs_all_to_stop(tmp_path: Path) -> None:
         await agree(made)
 
 
+@pytest.mark.exhaustive
 async def test_an_older_build_refuses_a_log_that_it_does_not_know(tmp_path: Path) -> None:
     """The refusal names the level, from the log or a snapshot; a newer build starts there again."""
     builds = Builds(*[NEWER_LEVEL] * REPLICAS)

@@ -151,6 +151,7 @@ async def check(made: ReplicasTrial, feeds: list[ReplicaFeed]) -> None:
     await agree(made)
 
 
+@pytest.mark.exhaustive
 async def test_all_replicas_show_the_same(tmp_path: Path) -> None:
     """A watch of the primary and one of a backup give the same bytes, over a step-down."""
     async with trial(tmp_path) as made, feeds_of(made) as feeds:
@@ -184,6 +185,7 @@ async def test_watches_survive_the_primary(tmp_path: Path) -> None:
         await check(made, feeds)
 
 
+@pytest.mark.exhaustive
 async def test_a_replica_that_is_alone_ends_its_watches(tmp_path: Path) -> None:
     """A replica that hears no other one cannot know whether its feed is complete: it says so."""
     async with trial(tmp_path, callers=1) as made, feeds_of(made) as feeds:
@@ -201,6 +203,7 @@ async def test_a_replica_that_is_alone_ends_its_watches(tmp_path: Path) -> None:
         await check(made, feeds)
 
 
+@pytest.mark.exhaustive
 async def test_a_paused_replica_catches_up(tmp_path: Path) -> None:
     """A replica that was paused shows what it has missed, in order, whether its watch ends or
     not."""

@@ -272,25 +272,25 @@ def hold_for(history: type[RuleBasedStateMachine], examples: int) -> None:
     run_state_machine_as_test(history, settings=policy)
 
 
-@pytest.mark.parametrize("examples", [8, pytest.param(25, marks=pytest.mark.long)])
+@pytest.mark.parametrize("examples", [8, pytest.param(25, marks=pytest.mark.exhaustive)])
 def test_changes_of_streams_fold_to_the_state(examples: int) -> None:
     """Streams, topics and when access changed follow from the changes, at every revision."""
     hold_for(StreamsFold, examples)
 
 
-@pytest.mark.parametrize("examples", [8, pytest.param(25, marks=pytest.mark.long)])
+@pytest.mark.parametrize("examples", [8, pytest.param(25, marks=pytest.mark.exhaustive)])
 def test_changes_of_brokers_fold_to_the_state(examples: int) -> None:
     """Brokers and placements follow from the changes, at every revision."""
     hold_for(BrokersFold, examples)
 
 
-@pytest.mark.parametrize("examples", [8, pytest.param(25, marks=pytest.mark.long)])
+@pytest.mark.parametrize("examples", [8, pytest.param(25, marks=pytest.mark.exhaustive)])
 def test_changes_of_users_fold_to_the_state(examples: int) -> None:
     """Users and tokens follow from the changes, at every revision."""
     hold_for(UsersFold, examples)
 
 
-@pytest.mark.parametrize("examples", [5, pytest.param(15, marks=pytest.mark.long)])
+@pytest.mark.parametrize("examples", [5, pytest.param(15, marks=pytest.mark.exhaustive)])
 def test_changes_of_groups_fold_to_the_state(examples: int) -> None:
     """Groups and members follow from the changes, at every revision."""
     hold_for(GroupsFold, examples)

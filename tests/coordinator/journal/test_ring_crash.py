@@ -221,6 +221,7 @@ def lost_by_flip(
     return len(missing)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("replica_count", [1, 3])
 def test_flipped_bytes_are_repaired_or_told(replica_count: int) -> None:
     """A ring with one flipped byte holds the same log, or says which entry is missing; a lone

@@ -109,6 +109,7 @@ def log_of(journal: RingJournal, progress: ViewsProgress) -> list[SealedPrepare]
     return found
 
 
+@pytest.mark.long
 def test_a_crash_at_any_step_leaves_one_side_or_the_other() -> None:
     """What was acknowledged is there, what was discarded durably is not, and the ring can be
     written anew again, whatever the attempt before it has left."""
@@ -170,6 +171,7 @@ def _is_crashed(journal: RingJournal, group: list[SealedPrepare]) -> bool:
     return False
 
 
+@pytest.mark.long
 def test_flipped_bytes_of_either_side_are_repaired_or_told() -> None:
     """In a ring that was written anew, too, one damage changes no log: it is mended, or one entry
     is told to be missing."""

@@ -221,7 +221,7 @@ def test_a_vote_is_given_through_a_snapshot_that_reaches_beyond_the_change() -> 
 STEPS = 2000
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(st.sampled_from([1, 2, 3, 3, 4, 5]), st.integers(min_value=0, max_value=2**32))
 def test_no_storm_forks_or_loses_while_members_change(replica_count: int, seed: int) -> None:
     """Loss, partitions, crashes, and changes: one history, and all members agree afterwards."""
@@ -230,7 +230,7 @@ def test_no_storm_forks_or_loses_while_members_change(replica_count: int, seed: 
     assert max(storm.cluster.history) >= 1
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(st.sampled_from([3, 4, 5]), st.integers(min_value=0, max_value=2**32))
 def test_a_disk_may_be_lost_while_members_change(replica_count: int, seed: int) -> None:
     """With three voters or more a lost disk comes back with a vote, or is removed."""

@@ -10,7 +10,7 @@ from tests.coordinator.vsr.storm import weather
 STEPS = 700
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.sampled_from([2, 3, 3, 4, 5, 6]), st.integers(min_value=0, max_value=2**32))
 def test_no_storm_forks_or_loses_and_after_it_all_converge(replica_count: int, seed: int) -> None:
     """Loss, repetition, reordering, partitions, crashes: one history, and in the end one view."""

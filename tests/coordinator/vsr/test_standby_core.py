@@ -462,7 +462,7 @@ def test_a_standby_executes_what_its_journal_holds_before_it_hears_anybody() -> 
     assert [effect.op for effect in effects if isinstance(effect, Commit)] == [1]
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(
     st.sampled_from([3, 3, 4, 5]),
     st.integers(min_value=1, max_value=2),

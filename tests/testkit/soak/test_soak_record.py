@@ -6,6 +6,7 @@ import io
 import json
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from testkit.soak.process_samples import DISK, RESIDENT, ProcessLife
@@ -39,6 +40,7 @@ def test_leaks_and_broken_promises_are_findings() -> None:
     assert (grown["process"], grown["verdict"]) == ("streams of replica 2", "above the limit")
 
 
+@pytest.mark.long
 def test_a_soak_goes_on(tmp_path: Path) -> None:
     """Rounds and lives are read back as they were written; another code begins anew."""
     path, written = tmp_path / "deep" / "soak.json", record(5.0)

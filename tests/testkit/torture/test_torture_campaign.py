@@ -58,6 +58,7 @@ def kept(directory: Path) -> int:
     return len(list((directory / "data").iterdir()))
 
 
+@pytest.mark.long
 def test_rounds_run_until_there_are_enough_kills(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

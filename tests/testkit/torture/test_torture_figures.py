@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from testkit.torture import figures
@@ -28,6 +29,7 @@ def made(seed: int, *findings: str) -> RoundFigures:
     )
 
 
+@pytest.mark.long
 def test_rounds_are_kept(tmp_path: Path) -> None:
     """What was saved is loaded again, but nothing that other code has done."""
     path = tmp_path / "figures.jsonl"

@@ -230,6 +230,7 @@ def test_a_third_of_the_seeds_has_brokers() -> None:
     assert 60 < sum(options.brokers > 0 for options in drawn) < 140
 
 
+@pytest.mark.long
 def test_a_run_with_brokers_is_one_run() -> None:
     """Brokers write and report through faults; the same seed gives the same digest."""
     first, second = (WorldRun(3, OPTIONS).run() for _ in range(2))

@@ -247,6 +247,7 @@ def test_neighbouring_lines_are_a_range() -> None:
     assert ranges([3, 5, 6, 7, 9]) == "3, 5-7, 9"
 
 
+@pytest.mark.long
 def test_the_table_names_what_there_is() -> None:
     """Every place of the table and every test that it names exists, and none is named twice."""
     places = [place for entry in TABLE for place in entry.places]
@@ -272,7 +273,7 @@ def _functions(node: ast.AST, prefix: str) -> Iterator[str]:
             yield from _functions(child, prefix)
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 def test_one_seed_is_measured(tmp_path: Path) -> None:
     """The command measures a seed of the world, writes its tables, and fails for what is left."""
     page = tmp_path / "page.md"

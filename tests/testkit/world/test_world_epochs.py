@@ -26,6 +26,16 @@ STORIES = Path(__file__).parent / "stories"
 OPTIONS = WorldOptions(is_changing=True, replicas=1, seconds=6, faults=(), flags=flags(20, 0))
 # Those of which a world shows at once that the guard is there.
 QUICK = {"let_all_go"}
+# They take half a minute each.
+SLOW = {"believe_hearsay", "promote_without_disk"}
+
+
+def marks(plant: EpochPlant) -> tuple[pytest.MarkDecorator, ...]:
+    """Return what says which target runs a plant."""
+    name = plant.bug.__name__
+    if name in QUICK:
+        return ()
+    return (pytest.mark.exhaustive if name in SLOW else pytest.mark.long,)
 
 
 def book_of(voters: int, victims: tuple[int, ...]) -> MemberBook:
@@ -103,10 +113,7 @@ def test_a_share_of_seeds_changes_members() -> None:
 
 @pytest.mark.parametrize(
     "plant",
-    [
-        pytest.param(each, marks=() if each.bug.__name__ in QUICK else pytest.mark.long)
-        for each in EPOCH_PLANTS
-    ],
+    [pytest.param(each, marks=marks(each)) for each in EPOCH_PLANTS],
     ids=lambda plant: plant.bug.__name__,
 )
 def test_a_story_finds_a_bug_of_membership(plant: EpochPlant) -> None:

@@ -68,6 +68,7 @@ def test_every_kind_of_fault_strikes(kinds: Sequence[str]) -> None:
 AWAY = WorldOptions(seconds=3, faults=("away",))
 
 
+@pytest.mark.long
 def test_a_replica_that_was_away_for_long_needs_a_snapshot() -> None:
     """One that was away for longer than the journals of the others reach comes back by state
     transfer."""
@@ -112,7 +113,7 @@ def test_a_loss_of_power_within_a_write_tears_a_record() -> None:
     assert good_until(range(1, 41), options, "torn record cut off")["power_in_io"] > 0
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 def test_a_transfer_whose_sources_are_struck_is_tried_again() -> None:
     """All others die, or something else strikes, while a replica fetches a snapshot from them."""
     options = replace(SMALL, seconds=4, faults=("struck_transfer",))

@@ -39,13 +39,19 @@ from testkit.world.stories import WorldStory
 
 SEEDS_MAX = 6
 STORIES = Path(__file__).parent / "stories"
-# Their seeds have many watchers and members.
+# Their seeds have many watchers and members. The slowest one is for `make simulate-guards`, too.
 SLOW = {WATCHES, MEMBERS}
-QUICK = [
-    pytest.param(plant, id=key(plant), marks=pytest.mark.long if plant.name in SLOW else ())
-    for plant in ALL
-    if plant.seed
-]
+SLOWEST = {"leave_out_of_parts"}
+
+
+def marks(plant: WorldPlant) -> tuple[pytest.MarkDecorator, ...]:
+    """Return what says which target runs a plant."""
+    if plant.bug.__name__ in SLOWEST:
+        return (pytest.mark.exhaustive,)
+    return (pytest.mark.long,) if plant.name in SLOW else ()
+
+
+QUICK = [pytest.param(plant, id=key(plant), marks=marks(plant)) for plant in ALL if plant.seed]
 
 
 @pytest.mark.parametrize("plant", QUICK)

@@ -106,6 +106,7 @@ def test_a_part_is_what_is_asked_for() -> None:
     assert not any(part.has(topic) for part in wrong)
 
 
+@pytest.mark.long
 def test_narrow_watchers_are_one_run() -> None:
     """They are shown and refused much, rightly, and the same seed gives the same digest."""
     options = WorldOptions(seconds=3, clients=1, faults=(), narrow_watchers=2)

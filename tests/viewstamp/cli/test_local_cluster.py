@@ -84,6 +84,7 @@ async def test_all_are_started_and_none_is_left(tmp_path: Path) -> None:
     assert not any(psutil.pid_exists(pid) for pid in pids.values())
 
 
+@pytest.mark.long
 async def test_who_gets_on_is_waited_for(tmp_path: Path) -> None:
     """A process with a long log may exceed the limit while it reports progress; a silent one may
     not."""

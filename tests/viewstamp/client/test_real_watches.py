@@ -56,6 +56,7 @@ async def watched(watch: Watch, count: int) -> list[tuple[int, list[str]]]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [COORDINATOR, "streams", "users", "consumer_groups"])
 async def test_every_revision_comes_once(processes: ReplicaProcesses, name: str) -> None:
     """Over the death of any process, in the midst of commands, no revision is lost or repeated."""
@@ -100,6 +101,7 @@ def held(informer: Informer) -> dict[type, list[str]]:
     }
 
 
+@pytest.mark.long
 async def test_an_informer_is_what_the_lists_say(processes: ReplicaProcesses) -> None:
     """Over the death of the coordinator an informer of all types agrees with the list calls."""
     async with (

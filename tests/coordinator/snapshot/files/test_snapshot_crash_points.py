@@ -227,13 +227,6 @@ def check_counts(points: CrashPoints, stops_min: int) -> None:
     assert points.crashes == points.stops * len(MODES), points.summary()
 
 
-# One part of the points takes a minute or two. The others differ from it by chance alone.
-PARTS_AND_MARKS = [
-    pytest.param(part, marks=pytest.mark.exhaustive if part else pytest.mark.long)
-    for part in range(PARTS)
-]
-
-
 @pytest.mark.long
 def test_a_sample_of_crash_points_recovers() -> None:
     """A crash at steps of each shape, in every mode, recovers and ends with the same files."""
@@ -242,7 +235,8 @@ def test_a_sample_of_crash_points_recovers() -> None:
     check_counts(points, len(points.shapes))
 
 
-@pytest.mark.parametrize("part", PARTS_AND_MARKS)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("part", range(PARTS))
 def test_every_crash_point_recovers(part: int) -> None:
     """A crash at each step, in every mode, recovers and ends with the same files."""
     points = CrashPoints(lambda number, _: number % PARTS == part)
