@@ -150,7 +150,8 @@ GARBAGE: Final = TableSchema(
 )
 CUT_LATENCY: Final = TableSchema(
     "cut_latency",
-    "generation BIGINT, rpc STRING, p99_us_around DOUBLE, p99_us_baseline DOUBLE, ratio DOUBLE",
+    "generation BIGINT, rpc STRING, p99_us_around DOUBLE, p99_us_baseline DOUBLE, ratio DOUBLE,"
+    " calls_around BIGINT, calls_baseline BIGINT",
 )
 
 TABLES: Final[dict[str, TableSchema]] = {

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
-from analytics.otlp import flatten
+from analytics.otlp import otlp_json
 
 Integers: TypeAlias = npt.NDArray[np.int64]
 Flags: TypeAlias = npt.NDArray[np.bool_]
@@ -70,6 +70,10 @@ _RESOURCE: Final = pa.struct(
 _LINE: Final = pa.schema([("resourceSpans", pa.list_(_RESOURCE))])
 
 
+# Arrow would ignore such scopes beside others.
+LEGACY: Final = f'"{otlp_json.LEGACY_SCOPES}"'.encode()
+
+
 class OddError(Exception):
     """A block has something that only `flatten` handles."""
 
@@ -103,8 +107,8 @@ def parse(batch: pa.RecordBatch) -> Parsed:
     """Return the spans. Raises OddError or ArrowInvalid if a line is not what Arrow can parse."""
     text = batch.column("text")
     block = _bytes(text)
-    if flatten.JOINED.encode() in block:
-        raise OddError("two objects on one line")
+    if LEGACY in block:
+        raise OddError("scopes under the name that they had")
     table = pyarrow.json.read_json(
         pa.BufferReader(block),
         pyarrow.json.ReadOptions(use_threads=False, block_size=len(block) + 1),

@@ -55,6 +55,8 @@ PARTS: Final = 16
 KEY_BITS: Final = 31
 TRACE_ID_DIGITS: Final = 32
 SPAN_ID_DIGITS: Final = 16
+# A longer name may have to be shortened: each byte may take three in the name of a folder.
+SERVICE_BYTES_MAX: Final = flatten.SERVICE_BYTES_MAX // 3
 # Java and Arrow write numbers in this range as the same text, unless the numbers are whole.
 PLAIN_MIN: Final = 1e-3
 PLAIN_MAX: Final = 1e7
@@ -248,7 +250,8 @@ def _about(resources: pa.StructArray) -> tuple[dict[str, pa.Array], Flags]:
     names = {"instance": "service.instance.id"}
     names |= {name: f"viewstamp.{name}" for name in ("cluster_id", "replica_id")}
     found = {column: attributes.get(name) for column, name in names.items()}
-    return {"service": service, **found}, attributes.odd
+    is_long = np.asarray(pc.binary_length(service)) > SERVICE_BYTES_MAX
+    return {"service": service, **found}, attributes.odd | is_long
 
 
 def _numbers(

@@ -1,22 +1,25 @@
 """Which files hold OTLP JSON lines, and the pieces of them that tasks read.
 
-A file is read if its name has an ending of JSON lines (`traces.jsonl`, rotated
-`traces-<time>.jsonl` or `traces.jsonl.1`, compressed `.gz` or `.zst`), or if the request names the
-file itself. Its first bytes, not its name, tell the compression.
+A file is read if its name has an ending of JSON lines in letters of either case (`traces.jsonl` or
+`.ndjson`, rotated `traces-<time>.jsonl` or `traces.jsonl.1`, compressed `.gz` or `.zst`), or if the
+request names the file itself. Its first bytes, not its name, tell the compression. What is no
+regular file, such as a pipe, could keep a reader waiting for ever: it counts as unreadable.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import stat
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from analytics.session import AnalyticsError
 
-NAME: Final = re.compile(r"\.jsonl(\.\d+)?(\.gz|\.zst)?$")
+NAME: Final = re.compile(r"\.(jsonl|ndjson)(\.\d+)?(\.gz|\.zst)?$", re.IGNORECASE)
 MAGIC: Final = {b"\x1f\x8b": "gz", b"\x28\xb5\x2f\xfd": "zst"}
 MAGIC_BYTES_MAX: Final = 4
 PLAIN: Final = "plain"
@@ -104,9 +107,18 @@ def find(inputs: Iterable[Path]) -> list[Path]:
     return sorted(found)
 
 
+def open_regular(path: Path | str) -> BinaryIO:
+    """Open a file without waiting for it. Raises OSError, also if it is no regular file."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    return os.fdopen(descriptor, "rb")
+
+
 def probe(path: Path) -> tuple[str, int]:
     """Return how a file is compressed, and its size in bytes. Raises OSError."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         head = file.read(MAGIC_BYTES_MAX)
         size = os.fstat(file.fileno()).st_size
     names = (name for magic, name in MAGIC.items() if head.startswith(magic))
@@ -133,8 +145,8 @@ def _nothing(inputs: Sequence[Path], unreadable: Sequence[str]) -> str:
     places = ", ".join(map(str, inputs))
     if not unreadable:
         return (
-            f"no OTLP JSON lines (*.jsonl, *.jsonl.gz, *.jsonl.zst) in {places}: name the directory"
-            " that traces are written to, or switch sampling on and run the load again"
+            f"no OTLP JSON lines (*.jsonl or *.ndjson, also with .gz or .zst) in {places}: name the"
+            " directory that traces are written to, or switch sampling on and run the load again"
         )
     return (
         f"none of the {len(unreadable)} files in {places} can be read; the first is"

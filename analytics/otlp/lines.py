@@ -11,7 +11,7 @@ import io
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
-from analytics.otlp.files import PLAIN, Split
+from analytics.otlp.files import PLAIN, Split, open_regular
 
 if TYPE_CHECKING:
     import pyarrow
@@ -83,7 +83,7 @@ class Blocks:
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield the blocks; only the last one of a file may lack its newline."""
-        with open(self._split.path, "rb") as raw:
+        with open_regular(self._split.path) as raw:
             stream = raw if self._end is not None else _decompressed(raw, self._split.compression)
             self.begin = self._first_line(stream)
             blocks = self._lines_from(stream, self.begin)
@@ -224,7 +224,7 @@ class _Newlines:
         if source != self._source or position < self._position:
             self._source, self._position, self._count = source, 0, 0
         try:
-            with open(source, "rb") as file:
+            with open_regular(source) as file:
                 file.seek(self._position)
                 while self._position < position:
                     block = file.read(min(BLOCK_BYTES, position - self._position))

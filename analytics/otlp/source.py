@@ -177,7 +177,7 @@ class LinesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def identify(path: Path) -> str:
     """Return what stays the same while the file grows and is renamed. Raises OSError."""
-    with path.open("rb") as file:
+    with files.open_regular(path) as file:
         head = file.readline(IDENTITY_BYTES)
     inode = path.stat().st_ino
     return f"{inode}:{hashlib.blake2b(head, digest_size=8).hexdigest()}"
@@ -207,7 +207,7 @@ def _probed(path: Path) -> tuple[str, int]:
 
 def _after_last_newline(path: Path, size: int) -> int:
     """Return the position after the last newline in the first `size` bytes, or 0."""
-    with path.open("rb") as file:
+    with files.open_regular(path) as file:
         end = size
         while end > 0:
             begin = max(0, end - TAIL_BYTES)

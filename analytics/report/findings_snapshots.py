@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
+from analytics.report.evidence import P99_CALLS_MIN
 from analytics.report.overview import Names, newest, records
 from analytics.report.reading import Source, Tables
 from analytics.report.statements import (
@@ -16,7 +17,6 @@ from analytics.report.statements import (
     ReportFinding,
     Rule,
     graded,
-    largest,
     named,
     only,
     same,
@@ -42,17 +42,24 @@ RESTORE_CRITICAL_S: Final = 600
 
 
 def cuts(tables: Tables, names: Names) -> list[ReportFinding]:
-    """Return the snapshots that made commands slower, each with the RPC that suffered most."""
+    """Return the snapshots around whose cuts commands were slower, each with the slowest RPC.
+
+    A command may have been slow for another reason, so a finding names no cause. What stands on few
+    calls is no finding.
+    """
     rows = tables["cut_latency"].dropna(subset=["ratio"])
+    fewest = rows[["calls_around", "calls_baseline"]].min(axis="columns")
+    rows = rows[fewest >= P99_CALLS_MIN]
     if rows.empty:
         return []
     rows = rows.sort_values("ratio", ascending=False, kind="stable").drop_duplicates("generation")
     slow = rows[rows["ratio"] >= CUT_RATIO_NOTICE]
     if slow.empty:
-        ratio = largest(tables, "times", "cut_latency", "ratio")
+        where = {key: records(rows.head(1))[0][key] for key in ("generation", "rpc")}
+        ratio = only(tables, "times", "cut_latency", "ratio", **where)
         return [
             ReportFinding(
-                GOOD, ("No snapshot slowed commands: p99 around a cut is at most ", ratio)
+                GOOD, ("Commands were not slower around cuts: their p99 is at most ", ratio)
             )
         ]
     found = []
@@ -60,14 +67,19 @@ def cuts(tables: Tables, names: Names) -> list[ReportFinding]:
         where = {"generation": row["generation"], "rpc": row["rpc"]}
         ratio = only(tables, "times", "cut_latency", "ratio", **where)
         words: tuple[Part, ...] = (
-            f"Snapshot {row['generation']:.0f} raised p99 of ",
+            f"Around the cut of snapshot {row['generation']:.0f}, p99 of ",
             named(names, row["rpc"]),
-            " ",
+            " was ",
             ratio,
-            ": ",
+            " what it is else: ",
             only(tables, "us", "cut_latency", "p99_us_around", **where),
-            " around the cut, else ",
+            " (",
+            only(tables, "count", "cut_latency", "calls_around", **where),
+            " calls), else ",
             only(tables, "us", "cut_latency", "p99_us_baseline", **where),
+            " (",
+            only(tables, "count", "cut_latency", "calls_baseline", **where),
+            " calls)",
         )
         severity = graded(row["ratio"], CUT_RATIO_WARNING, CUT_RATIO_CRITICAL)
         found.append(ReportFinding(severity, words))

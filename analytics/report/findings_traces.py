@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from analytics.report.evidence import rate_interval
 from analytics.report.overview import BANDS, Names, entries, records
 from analytics.report.reading import ROWS, ROWS_READ_MAX, Source, Tables
 from analytics.report.statements import (
@@ -23,6 +24,7 @@ from analytics.report.statements import (
 
 # The largest number of RPCs in a finding: a reader with one minute reads no more.
 RPCS_TOLD_MAX: Final = 3
+# Of the lower end of the rate's interval.
 ERROR_RATE_WARNING: Final = 0.01
 ERROR_RATE_CRITICAL: Final = 0.1
 # A stage with less of the critical path is not worth a sentence of its own.
@@ -104,9 +106,14 @@ def errors(tables: Tables, names: Names) -> list[ReportFinding]:
         where = (("rpc", row["rpc"]), ("service", row["service"]))
         rate = tables.number("share", Source("rpc_red", "errors", where, "sum", over="count"))
         failures = total(tables, "count", "rpc_red", "errors", **dict(where))
-        severity = graded(rate.value, ERROR_RATE_WARNING, ERROR_RATE_CRITICAL)
+        calls = total(tables, "count", "rpc_red", "count", **dict(where))
+        # A rate of few calls is as grave as it is for certain.
+        low, high = rate_interval(failures.value, calls.value)
+        severity = graded(low, ERROR_RATE_WARNING, ERROR_RATE_CRITICAL)
         words: list[Part] = ["Error rate of ", named(names, row["rpc"]), " is ", rate]
-        words += [" (", failures, " failed)", *_reason(tables, str(row["rpc"]))]
+        certain = f" failed; 95 % certain: {100 * low:.1f} to {100 * high:.1f} %)"
+        words += [" (", failures, " of ", calls, certain]
+        words += _reason(tables, str(row["rpc"]))
         found.append(ReportFinding(severity, tuple(words)))
     return found
 

@@ -53,11 +53,21 @@ def cut_latency(spans: DataFrame, *, around_us: int = AROUND_US) -> DataFrame:
     )
     busy = _within(commands, _windows(traced, around_us)).select("trace_id", "span_id")
     calm = commands.join(busy, ["trace_id", "span_id"], "left_anti")
-    of_cuts = around.groupBy("generation", "rpc").agg(_p99().alias("p99_us_around"))
-    of_rest = calm.groupBy("rpc").agg(_p99().alias("p99_us_baseline"))
+    of_cuts = around.groupBy("generation", "rpc").agg(
+        _p99().alias("p99_us_around"), f.count("*").alias("calls_around")
+    )
+    of_rest = calm.groupBy("rpc").agg(
+        _p99().alias("p99_us_baseline"), f.count("*").alias("calls_baseline")
+    )
     ratio = f.try_divide("p99_us_around", "p99_us_baseline")
     return of_cuts.join(of_rest, "rpc", "left").select(
-        "generation", "rpc", "p99_us_around", "p99_us_baseline", ratio.alias("ratio")
+        "generation",
+        "rpc",
+        "p99_us_around",
+        "p99_us_baseline",
+        ratio.alias("ratio"),
+        "calls_around",
+        f.coalesce("calls_baseline", f.lit(0)).alias("calls_baseline"),
     )
 
 

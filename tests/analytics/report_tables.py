@@ -296,6 +296,7 @@ def _snapshots() -> dict[str, Sequence[Row]]:
         "cut_latency": [
             {"generation": generation, "rpc": CREATE, "p99_us_baseline": 10_000.0 + generation}
             | {"p99_us_around": 10_000.0 * ratio, "ratio": ratio}
+            | {"calls_around": 292, "calls_baseline": 850}
             for generation, ratio in ((6, 1.02), (7, 1.4), (8, 1.1), (9, 1.71), (12, 1.05))
         ],
     }

@@ -166,6 +166,11 @@ def test_unusual_lines_are_left_alone(spark: SparkSession, alone: bool) -> None:
     """Lines with anything else, and those with problems, are odd; the others are not."""
     texts = [line_of({**SPAN, **written}) for written in UNUSUAL]
     texts += [text for text, problem in PROBLEMS if problem != "late"]
+    texts += [
+        line_of(SPAN, **{"service.name": "a" * (columnar.SERVICE_BYTES_MAX + 1)}),
+        line_of(SPAN).replace("scope", "instrumentationLibrary"),
+        line_of(SPAN)[:-3] + ', "instrumentationLibrarySpans": []}]}',
+    ]
     usual = [line_of({**SPAN, "name": f"usual {number}"}) for number in range(40)]
     batches = (
         [one for text in (*texts, *usual) for one in batch_of([text])]

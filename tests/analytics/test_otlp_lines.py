@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import itertools
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analytics.otlp import files, lines
+from analytics.otlp import files, lines, source
 
 LINES = [b'{"n":%d}' % number for number in range(5000)]
 TEXT = b"\n".join(LINES) + b"\n"
@@ -93,6 +94,19 @@ def test_absent_file_is_one_row(tmp_path: Path) -> None:
     assert "No such file" in text
 
 
+def test_a_pipe_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """What is no regular file is one row, too, and counts as a file that cannot be read."""
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    (tmp_path / "good.jsonl").write_bytes(TEXT)
+    plan = files.plan([tmp_path])
+    assert plan.unreadable == (f"{tmp_path / 'pipe.jsonl'} (it is no regular file)",)
+    ((number, text, problem),) = read(files.Split(str(tmp_path / "pipe.jsonl"), files.PLAIN, 0, 0))
+    assert (number, problem) == (0, lines.UNREADABLE)
+    assert "it is no regular file" in text
+    with pytest.raises(OSError, match="it is no regular file"):
+        source.identify(tmp_path / "pipe.jsonl")
+
+
 def test_overlong_line_is_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A line beyond the limit is not held in memory: one row reports it; the others are read."""
     monkeypatch.setattr(lines, "BLOCK_BYTES", 16)
@@ -114,6 +128,8 @@ def test_files_are_found_by_name(tmp_path: Path) -> None:
         "a/traces-20261120T000001Z.jsonl.zst",
         "b/traces.jsonl.1",
         "c.jsonl.gz",
+        "d.JSONL",
+        "e.ndjson.1",
     ]
     others = ["a/.traces.jsonl", ".hidden/traces.jsonl", "manifest.json", "a.jsonl.tmp"]
     for name in (*wanted, *others):

@@ -33,9 +33,12 @@ def grows(days: float | None, confidence: str = "significant") -> report_tables.
     return known | {"days_to_limit": days, "confidence": confidence, "generations": 3}
 
 
-def cut(generation: int, ratio: float, rpc: str = "S/Create") -> report_tables.Row:
-    """Return a row of a cut that raised p99 above 10 ms."""
+def cut(
+    generation: int, ratio: float, rpc: str = "S/Create", around: int = 292, baseline: int = 850
+) -> report_tables.Row:
+    """Return a row of a cut around which p99 was not 10 ms."""
     known = {"generation": generation, "rpc": rpc, "ratio": ratio}
+    known |= {"calls_around": around, "calls_baseline": baseline}
     return known | {"p99_us_baseline": 10_000.0, "p99_us_around": 10_000 * ratio}
 
 
@@ -113,7 +116,10 @@ CASES: dict[str, tuple[Tables, list[tuple[str, str]]]] = {
         {"rpc_red": [red("Create", 1000, 1)]},
         [
             ("notice", "Create p99 is 12.0 ms (1,000 calls)."),
-            ("notice", "Error rate of Create is 0.1 % (1 failed)."),
+            (
+                "notice",
+                "Error rate of Create is 0.1 % (1 of 1,000 failed; 95 % certain: 0.0 to 0.6 %).",
+            ),
         ],
     ),
     "errors with their reason": (
@@ -125,14 +131,31 @@ CASES: dict[str, tuple[Tables, list[tuple[str, str]]]] = {
             ],
         },
         [
-            ("warning", "Error rate of Join is 3.0 % (3 failed), mostly GONE from groups."),
+            (
+                "warning",
+                "Error rate of Join is 3.0 % (3 of 100 failed; 95 % certain: 1.0 to 8.5 %),"
+                " mostly GONE from groups.",
+            ),
             ("notice", "Join p99 is 12.0 ms (100 calls)."),
         ],
     ),
     "many errors": (
+        {"rpc_red": [red("Join", 100, 50)]},
+        [
+            (
+                "critical",
+                "Error rate of Join is 50 % (50 of 100 failed; 95 % certain: 40.4 to 59.6 %).",
+            ),
+            ("notice", "Join p99 is 12.0 ms (100 calls)."),
+        ],
+    ),
+    "one call that failed": (
         {"rpc_red": [red("Join", 10, 1)]},
         [
-            ("critical", "Error rate of Join is 10 % (1 failed)."),
+            (
+                "warning",
+                "Error rate of Join is 10 % (1 of 10 failed; 95 % certain: 1.8 to 40.4 %).",
+            ),
             ("notice", "Join p99 is 12.0 ms (10 calls)."),
         ],
     ),
@@ -193,17 +216,24 @@ CASES: dict[str, tuple[Tables, list[tuple[str, str]]]] = {
         [
             (
                 "critical",
-                "Snapshot 8 raised p99 of Create 3.5 x: 35.0 ms around the cut, else 10.0 ms.",
+                "Around the cut of snapshot 8, p99 of Create was 3.5 x what it is else: 35.0 ms"
+                " (292 calls), else 10.0 ms (850 calls).",
             ),
             (
                 "notice",
-                "Snapshot 7 raised p99 of Create 1.4 x: 14.0 ms around the cut, else 10.0 ms.",
+                "Around the cut of snapshot 7, p99 of Create was 1.4 x what it is else: 14.0 ms"
+                " (292 calls), else 10.0 ms (850 calls).",
             ),
         ],
     ),
+    "cuts with few calls": (
+        {"cut_latency": [cut(7, 11.7, baseline=1), cut(8, 5.0, around=99), cut(9, 1.1)]},
+        [("good", "Commands were not slower around cuts: their p99 is at most 1.1 x.")],
+    ),
+    "cuts with few calls alone": ({"cut_latency": [cut(7, 11.7, baseline=1)]}, []),
     "quiet cuts": (
         {"cut_latency": [cut(7, 1.1), cut(8, 0.9)]},
-        [("good", "No snapshot slowed commands: p99 around a cut is at most 1.1 x.")],
+        [("good", "Commands were not slower around cuts: their p99 is at most 1.1 x.")],
     ),
     "growth": (
         {"growth": [grows(200.0)]},

@@ -350,7 +350,7 @@ def test_cut_latency_compares_with_calm_times(spark: SparkSession) -> None:
     ]
     found = table(latency.cut_latency(spark.createDataFrame(spans, SPAN_COLUMNS)), "cut_latency")
     assert found == [
-        (7, "S/Do", 900.0, 300.0, 3.0),
-        (7, "S/Other", 5.0, None, None),
-        (8, "S/Do", 600.0, 300.0, 2.0),
+        (7, "S/Do", 900.0, 300.0, 3.0, 2, 2),
+        (7, "S/Other", 5.0, None, None, 1, 0),
+        (8, "S/Do", 600.0, 300.0, 2.0, 1, 2),
     ]
