@@ -70,6 +70,15 @@ _RESOURCE: Final = pa.struct(
 _LINE: Final = pa.schema([("resourceSpans", pa.list_(_RESOURCE))])
 
 
+# Arrow would ignore these beside the names that it knows; lines with them are odd.
+OTHER_NAMES: Final = (
+    *(b'"instrumentationLibrarySpans"', b'"instrumentation_library_spans"', b'"scope_spans"'),
+    *(b'"resource_spans"', b'"batches"', b'"resourceMetrics"', b'"resourceLogs"'),
+    *(b'"resourceProfiles"', b'"resource_metrics"', b'"resource_logs"'),
+    flatten.JOINED.encode(),
+)
+
+
 class OddError(Exception):
     """A block has something that only `flatten` handles."""
 
@@ -103,8 +112,8 @@ def parse(batch: pa.RecordBatch) -> Parsed:
     """Return the spans. Raises OddError or ArrowInvalid if a line is not what Arrow can parse."""
     text = batch.column("text")
     block = _bytes(text)
-    if flatten.JOINED.encode() in block:
-        raise OddError("two objects on one line")
+    if any(name in block for name in OTHER_NAMES):
+        raise OddError("two objects on one line, or names that have to be translated")
     table = pyarrow.json.read_json(
         pa.BufferReader(block),
         pyarrow.json.ReadOptions(use_threads=False, block_size=len(block) + 1),

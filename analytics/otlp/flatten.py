@@ -30,6 +30,11 @@ JOINED_LINES: Final = "joined_lines"
 INVALID_ID: Final = "invalid_id"
 INVALID_TIME: Final = "invalid_time"
 LATE: Final = "late"
+OUT_OF_RANGE: Final = "out_of_range"
+# A clock that was never set, or set wrongly, gives times outside 2000 to 2100. One such span would
+# stretch every axis of time, so it is left out. In microseconds since 1970.
+TIME_MIN_US: Final = 946_684_800_000_000
+TIME_MAX_US: Final = 4_102_444_800_000_000
 
 # Quotes inside a JSON string are escaped, so this matches only two objects on one line. Spark would
 # parse the first and ignore the second.
@@ -261,6 +266,9 @@ def _problem_of_span(start_us: Column, late_before_us: int | None) -> Column:
     problem = f.when(f.col("span").isNull(), EMPTY)
     problem = problem.when(~f.coalesce(valid, false), INVALID_ID)
     problem = problem.when(~f.coalesce(timed, false), INVALID_TIME)
+    end_us = _microseconds(f.col("end_ns"))
+    in_range = (start_us >= TIME_MIN_US) & (start_us < TIME_MAX_US) & (end_us < TIME_MAX_US)
+    problem = problem.when(~in_range, OUT_OF_RANGE)
     return problem if late_before_us is None else problem.when(start_us < late_before_us, LATE)
 
 

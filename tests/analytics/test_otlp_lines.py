@@ -107,15 +107,17 @@ def test_overlong_line_is_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     ]
 
 
-def test_files_are_found_by_name(tmp_path: Path) -> None:
-    """Plain, rotated and compressed lines are taken, hidden and other files are not."""
+def test_files_are_found_by_folder(tmp_path: Path) -> None:
+    """Files of any name below a folder are taken, hidden ones are not."""
     wanted = [
         "a/traces.jsonl",
         "a/traces-20261120T000001Z.jsonl.zst",
         "b/traces.jsonl.1",
         "c.jsonl.gz",
+        "manifest.json",
+        "b/export",
     ]
-    others = ["a/.traces.jsonl", ".hidden/traces.jsonl", "manifest.json", "a.jsonl.tmp"]
+    others = ["a/.traces.jsonl", ".hidden/traces.jsonl"]
     for name in (*wanted, *others):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
@@ -125,7 +127,7 @@ def test_files_are_found_by_name(tmp_path: Path) -> None:
 
 def test_no_input_says_what_was_expected(tmp_path: Path) -> None:
     """An empty directory, and one where nothing can be opened, are errors of one line."""
-    with pytest.raises(files.NoInputError, match=r"no OTLP JSON lines .*name the directory"):
+    with pytest.raises(files.NoInputError, match=r"no OTLP JSON lines,.*name the directory"):
         files.plan([tmp_path])
     (tmp_path / "gone.jsonl").symlink_to(tmp_path / "nowhere")
     with pytest.raises(files.NoInputError, match=r"none of the 1 files .*No such file"):
