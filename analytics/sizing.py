@@ -6,11 +6,12 @@ milliseconds even if it is empty, and a compiler that pays off after a minute.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from analytics.otlp import files
+from analytics.otlp.forms import OtlpForm
 from viewstamp.limits import MIB
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ def input_bytes(traces: Iterable[Path], snapshots: Path | None) -> int:
     its files is the estimate. Absent or unreadable files count as nothing; their reader reports
     them.
     """
-    total = sum(map(_lines_bytes, files.find(traces)))
+    named = list(traces)
+    total = sum(_lines_bytes(path, named) for path in files.find(named))
     if snapshots is not None:
         total += sum(_size(path) for path in snapshots.rglob("*.layer"))
     return total
@@ -54,9 +56,12 @@ def shuffle_partitions(size_bytes: int, cores: int) -> int:
     return max(cores, min(PARTITIONS_MAX, -(-size_bytes // PARTITION_BYTES)))
 
 
-def _lines_bytes(path: Path) -> int:
-    """Return how long a file of JSON lines is when it is read."""
+def _lines_bytes(path: Path, inputs: Sequence[Path]) -> int:
+    """Return how long a file of OTLP is when it is read; 0 if it is skipped."""
     try:
+        form = files.form_of(path, is_named=files.is_named(path, inputs))
+        if form is OtlpForm.FOREIGN:
+            return 0
         compression, size = files.probe(path)
     except OSError:
         return 0

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
-from analytics.otlp import otlp_json
+from analytics.otlp import flatten
 
 Integers: TypeAlias = npt.NDArray[np.int64]
 Flags: TypeAlias = npt.NDArray[np.bool_]
@@ -70,8 +70,13 @@ _RESOURCE: Final = pa.struct(
 _LINE: Final = pa.schema([("resourceSpans", pa.list_(_RESOURCE))])
 
 
-# Arrow would ignore such scopes beside others.
-LEGACY: Final = f'"{otlp_json.LEGACY_SCOPES}"'.encode()
+# Arrow would ignore these beside the names that it knows; lines with them are odd. A document that
+# has another name in place of `resourceSpans` has no spans for Arrow, and is odd by that.
+OTHER_NAMES: Final = (
+    *(b'"instrumentationLibrarySpans"', b'"instrumentation_library_spans"', b'"scope_spans"'),
+    *(b'"resourceMetrics"', b'"resourceLogs"', b'"resourceProfiles"'),
+    flatten.JOINED.encode(),
+)
 
 
 class OddError(Exception):
@@ -107,8 +112,8 @@ def parse(batch: pa.RecordBatch) -> Parsed:
     """Return the spans. Raises OddError or ArrowInvalid if a line is not what Arrow can parse."""
     text = batch.column("text")
     block = _bytes(text)
-    if LEGACY in block:
-        raise OddError("scopes under the name that they had")
+    if any(name in block for name in OTHER_NAMES):
+        raise OddError("two objects on one line, or names that have to be translated")
     table = pyarrow.json.read_json(
         pa.BufferReader(block),
         pyarrow.json.ReadOptions(use_threads=False, block_size=len(block) + 1),

@@ -55,8 +55,8 @@ PARTS: Final = 16
 KEY_BITS: Final = 31
 TRACE_ID_DIGITS: Final = 32
 SPAN_ID_DIGITS: Final = 16
-# A longer name may have to be shortened: each byte may take three in the name of a folder.
-SERVICE_BYTES_MAX: Final = flatten.SERVICE_BYTES_MAX // 3
+# A longer name may have to be shortened (`canonical`): a folder writes a byte as up to three.
+SERVICE_BYTES_MAX: Final = 80
 # Java and Arrow write numbers in this range as the same text, unless the numbers are whole.
 PLAIN_MIN: Final = 1e-3
 PLAIN_MAX: Final = 1e7
@@ -212,7 +212,9 @@ def _columns(parsed: Parsed) -> tuple[dict[str, pa.Array], Flags]:
     )
     stage, odd_name = _stage(attributes.get("viewstamp.stage"), name)
     odd = attributes.odd | odd_resource[parsed.resource_of] | odd_trace | odd_span
-    odd |= odd_event | odd_link | odd_number | odd_name | (start_ns <= 0) | (end_ns <= 0)
+    odd |= odd_event | odd_link | odd_number | odd_name | (end_ns <= 0)
+    odd |= start_ns < flatten.TIME_MIN_US * flatten.NANOSECONDS_PER_US
+    odd |= np.maximum(start_ns, end_ns) >= flatten.TIME_MAX_US * flatten.NANOSECONDS_PER_US
     parent = pc.ascii_lower(spans.field("parentSpanId"))
     start_us = start_ns // flatten.NANOSECONDS_PER_US
     columns = {
@@ -368,6 +370,18 @@ def _odd(schema: pa.Schema, batch: pa.RecordBatch) -> pa.RecordBatch:
     columns: dict[str, Any] = {place: batch.column(name) for name, place in PACKED_ODD.items()}
     columns["name"] = pa.repeat(pa.scalar(ODD), batch.num_rows)
     return _sparse(schema, batch.num_rows, columns)
+
+
+def is_odd(rows: pa.RecordBatch) -> bool:
+    """Return whether a batch of `rows` has odd lines; it then has nothing else."""
+    return rows.num_rows > 0 and bool(
+        rows.column("date").null_count and rows.column("name")[0].as_py() == ODD
+    )
+
+
+def unpacked(odd: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the lines of a batch of odd lines (`lines.COLUMNS`)."""
+    return odd.select([PACKED_ODD[name] for name in lines.NAMES]).rename_columns(list(lines.NAMES))
 
 
 def _late(

@@ -1,9 +1,11 @@
-"""Which files hold OTLP JSON lines, and the pieces of them that tasks read.
+"""Which files hold OTLP, and the pieces of them that tasks read.
 
-A file is read if its name has an ending of JSON lines in letters of either case (`traces.jsonl` or
-`.ndjson`, rotated `traces-<time>.jsonl` or `traces.jsonl.1`, compressed `.gz` or `.zst`), or if the
-request names the file itself. Its first bytes, not its name, tell the compression. What is no
-regular file, such as a pipe, could keep a reader waiting for ever: it counts as unreadable.
+The first bytes of a file tell its compression and its form, not its name (`forms`). A file is
+skipped, and named, if it holds no OTLP. One whose name has an ending of JSON lines in letters of
+either case (`traces.jsonl` or `.ndjson`, rotated `traces-<time>.jsonl` or `traces.jsonl.1`,
+compressed `.gz` or `.zst`), or that the request names itself, is read even then, so that all of it
+is in quarantine. What is no regular file, such as a pipe, could keep a reader waiting for ever: it
+is not opened.
 """
 
 from __future__ import annotations
@@ -17,12 +19,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from analytics.otlp.compressed import compression_of, decompressed
+from analytics.otlp.forms import HEAD_BYTES, OtlpForm, recognize
 from analytics.session import AnalyticsError
 
+NO_FILE: Final = "it is no regular file"
 NAME: Final = re.compile(r"\.(jsonl|ndjson)(\.\d+)?(\.gz|\.zst)?$", re.IGNORECASE)
-MAGIC: Final = {b"\x1f\x8b": "gz", b"\x28\xb5\x2f\xfd": "zst"}
 MAGIC_BYTES_MAX: Final = 4
 PLAIN: Final = "plain"
+# A file under such a name is half of one: its process still writes it, or was killed.
+UNFINISHED_SUFFIXES: Final = (".tmp", ".part", ".partial")
 
 # One task reads this much of a plain file (about 100,000 spans), so that cores end together.
 SPLIT_BYTES: Final = 64 * 1024 * 1024
@@ -37,19 +43,20 @@ class NoInputError(AnalyticsError):
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """The lines of a file that begin in [start, end), in bytes; compressed files are one split."""
+    """The lines of a file that begin in [start, end), in bytes; all other forms are one split."""
 
     path: str
     compression: str
     start: int
     end: int
+    form: OtlpForm = OtlpForm.LINES
 
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
     """What will be read: splits for each task, the number of files, and the unreadable files.
 
-    A file that cannot be opened is planned too: its task reports it in one row.
+    A file that cannot be opened or is skipped is planned too: its task reports it in one row.
     """
 
     files: int
@@ -59,21 +66,27 @@ class ReadPlan:
 
 def plan(inputs: Sequence[Path], cores: int = 1) -> ReadPlan:
     """Return what so many cores read of files and directories. Raises NoInputError if no file."""
-    probed: list[tuple[Path, str, int]] = []
+    probed: list[tuple[Path, str, int, OtlpForm]] = []
     unreadable: list[str] = []
+    skipped: list[str] = []
     splits: list[Split] = []
     for path in find(inputs):
         try:
-            probed.append((path, *probe(path)))
+            form = form_of(path, is_named=is_named(path, inputs))
+            if form is OtlpForm.FOREIGN:
+                skipped.append(str(path))
+                splits.append(Split(str(path), PLAIN, 0, 0, form))
+            else:
+                probed.append((path, *probe(path), form))
         except OSError as error:
             unreadable.append(f"{path} ({error.strerror or type(error).__name__})")
             splits.append(Split(str(path), PLAIN, 0, 0))
     if not probed:
-        raise NoInputError(_nothing(inputs, unreadable))
-    size_bytes = sum(size for *_, size in probed)
+        raise NoInputError(_nothing(inputs, unreadable, skipped))
+    size_bytes = sum(size for _, _, size, _ in probed)
     step_bytes = max(SPLIT_BYTES_MIN, min(SPLIT_BYTES, -(-size_bytes // cores)))
-    for path, compression, size in probed:
-        splits += split(str(path), compression, 0, size, step_bytes)
+    for path, compression, size, form in probed:
+        splits += split(str(path), compression, 0, size, step_bytes, form)
     return ReadPlan(
         len(probed) + len(unreadable), tuple(tasks(splits, step_bytes)), tuple(unreadable)
     )
@@ -95,7 +108,7 @@ def tasks(splits: Iterable[Split], task_bytes: int = SPLIT_BYTES) -> list[tuple[
 
 
 def find(inputs: Iterable[Path]) -> list[Path]:
-    """Return the files named and those of JSON lines below the directories, sorted, each once."""
+    """Return the files named and those below the directories, sorted, each once; no hidden ones."""
     found: set[Path] = set()
     for path in inputs:
         if not path.is_dir():
@@ -103,17 +116,20 @@ def find(inputs: Iterable[Path]) -> list[Path]:
             continue
         for directory, folders, names in os.walk(path):
             folders[:] = [folder for folder in folders if not folder.startswith(".")]
-            found.update(Path(directory, name) for name in names if _is_wanted(name))
+            found.update(Path(directory, name) for name in names if name[0] != ".")
     return sorted(found)
 
 
 def open_regular(path: Path | str) -> BinaryIO:
-    """Open a file without waiting for it. Raises OSError, also if it is no regular file."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is no regular file", str(path))
-    return os.fdopen(descriptor, "rb")
+    """Open a file to read. Raises OSError, also if it is no regular file: that is not opened."""
+    if not stat.S_ISREG(Path(path).stat().st_mode):
+        raise OSError(errno.EINVAL, NO_FILE, str(path))
+    # Another one may have taken its place meanwhile: opening must not wait for it.
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, NO_FILE, str(path))
+    return file
 
 
 def probe(path: Path) -> tuple[str, int]:
@@ -121,32 +137,82 @@ def probe(path: Path) -> tuple[str, int]:
     with open_regular(path) as file:
         head = file.read(MAGIC_BYTES_MAX)
         size = os.fstat(file.fileno()).st_size
-    names = (name for magic, name in MAGIC.items() if head.startswith(magic))
-    return next(names, PLAIN), size
+    return compression_of(head) or PLAIN, size
+
+
+def form_of(path: Path, *, is_named: bool) -> OtlpForm:
+    """Return a file's form. One that is named and has none is read as lines. Raises OSError.
+
+    What is no regular file has no form; if it is named, it raises.
+    """
+    is_file = stat.S_ISREG(path.stat().st_mode)
+    if not is_named and (path.suffix in UNFINISHED_SUFFIXES or not is_file):
+        return OtlpForm.FOREIGN
+    with open_regular(path) as file:
+        head = _head(file)
+    form = OtlpForm.FOREIGN if head is None else recognize(head, len(head) < HEAD_BYTES)
+    return OtlpForm.LINES if is_named and form is OtlpForm.FOREIGN else form
+
+
+def is_named(path: Path, inputs: Sequence[Path]) -> bool:
+    """Return whether the request names a file, or its name is one of JSON lines."""
+    return path in inputs or NAME.search(path.name) is not None
+
+
+def why_foreign(path: str) -> str:
+    """Return the sentence that says why a file is skipped."""
+    try:
+        status = Path(path).stat()
+    except OSError as error:
+        return f"it is skipped: it is gone by now ({error.strerror})"
+    if not stat.S_ISREG(status.st_mode):
+        return "it is skipped: it is a pipe, a socket or a device, and no file"
+    if Path(path).suffix in UNFINISHED_SUFFIXES:
+        return "it is skipped: its name says that it is half a file; name the file to read it"
+    if status.st_size == 0:
+        return "it is skipped: it is empty"
+    return "it is skipped: it holds no OTLP, neither JSON nor protobuf; name the file to read it"
+
+
+def _head(file: BinaryIO) -> bytes | None:
+    """Return the first bytes of a file without its compression; None if they are damaged."""
+    compression = compression_of(file.read(MAGIC_BYTES_MAX))
+    file.seek(0)
+    if compression is None:
+        return file.read(HEAD_BYTES)
+    size_bytes = os.fstat(file.fileno()).st_size
+    try:
+        return decompressed(file, compression, size_bytes).read(HEAD_BYTES)
+    except OSError:
+        return None
 
 
 def split(
-    path: str, compression: str, start: int, end: int, step_bytes: int = SPLIT_BYTES
+    path: str,
+    compression: str,
+    start: int,
+    end: int,
+    step_bytes: int = SPLIT_BYTES,
+    form: OtlpForm = OtlpForm.LINES,
 ) -> list[Split]:
     """Return the pieces of [start, end) that tasks read; none if it is empty."""
+    if form is not OtlpForm.LINES:
+        # The beginnings of its messages cannot be found from the middle.
+        return [Split(path, compression, 0, end, form)] if end > start else []
     step = step_bytes if compression == PLAIN else max(end - start, 1)
     return [
         Split(path, compression, first, min(first + step, end)) for first in range(start, end, step)
     ]
 
 
-def _is_wanted(name: str) -> bool:
-    """Return whether a file's name says that it holds JSON lines."""
-    return NAME.search(name) is not None and not name.startswith(".")
-
-
-def _nothing(inputs: Sequence[Path], unreadable: Sequence[str]) -> str:
+def _nothing(inputs: Sequence[Path], unreadable: Sequence[str], skipped: Sequence[str]) -> str:
     """Return the line that says why there is nothing to read."""
     places = ", ".join(map(str, inputs))
     if not unreadable:
+        others = f" ({len(skipped)} other files, the first is {skipped[0]})" if skipped else ""
         return (
-            f"no OTLP JSON lines (*.jsonl or *.ndjson, also with .gz or .zst) in {places}: name the"
-            " directory that traces are written to, or switch sampling on and run the load again"
+            f"no OTLP JSON lines, documents or protobuf in {places}{others}: name the directory"
+            " that traces are written to, or switch sampling on and run the load again"
         )
     return (
         f"none of the {len(unreadable)} files in {places} can be read; the first is"

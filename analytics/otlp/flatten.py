@@ -30,12 +30,15 @@ JOINED_LINES: Final = "joined_lines"
 INVALID_ID: Final = "invalid_id"
 INVALID_TIME: Final = "invalid_time"
 LATE: Final = "late"
+OUT_OF_RANGE: Final = "out_of_range"
+# A clock that was never set, or set wrongly, gives times outside 2000 to 2100. One such span would
+# stretch every axis of time, so it is left out. In microseconds since 1970.
+TIME_MIN_US: Final = 946_684_800_000_000
+TIME_MAX_US: Final = 4_102_444_800_000_000
 
 # Quotes inside a JSON string are escaped, so this matches only two objects on one line. Spark would
 # parse the first and ignore the second.
-JOINED: Final = r'\}[\s,]*\{\s*"resource(Spans|Metrics|Logs|Profiles)"'
-# Ids in base64, as the JSON mapping of protobuf writes them: 16 bytes or 8.
-BASE64_ID: Final = "^(?:[A-Za-z0-9+/]{22}==|[A-Za-z0-9+/]{11}=)$"
+JOINED: Final = '}{"resource'
 
 # Names of our spans that are stages; spans of services have the stage's name after this prefix.
 STAGE_SPANS: Final = ("queue", "journal", "replicate", "commit", "apply")
@@ -43,14 +46,6 @@ STAGE_NAME: Final = "^(?:stage|apply) (.+)$"
 
 # The fields by which a reader finds a span that is in quarantine.
 WORDS: Final = ("traceId", "spanId", "name", "startTimeUnixNano", "endTimeUnixNano")
-
-# A service names a folder, whose name may have 255 bytes, `service=` among them. What is longer
-# keeps its beginning, and a digest of all of it: names that differ stay apart.
-SERVICE_BYTES_MAX: Final = 240
-SERVICE_BEGINNING_CHARACTERS: Final = 55
-SERVICE_DIGEST_DIGITS: Final = 16
-# Characters that a folder's name may write as three bytes, such as %2F.
-ESCAPED_MAYBE: Final = r"[\x00-\x7f&&[^A-Za-z0-9._~ -]]"
 
 NANOSECONDS_PER_US: Final = 1000
 MICROSECONDS_PER_DAY: Final = 86_400_000_000
@@ -93,7 +88,7 @@ def _problem_of_line() -> Column:
     starts_well = f.ltrim(text).startswith("{")
     corrupt = f.col(f"parsed.{otlp_json.CORRUPT}").isNotNull()
     problem = problem.when(corrupt & starts_well, CUT_LINE).when(~starts_well, NOT_JSON)
-    problem = problem.when(text.rlike(JOINED), JOINED_LINES)
+    problem = problem.when(f.contains(text, f.lit(JOINED)), JOINED_LINES)
     for field, signal in otlp_json.OTHER_SIGNALS.items():
         problem = problem.when(resources.isNull() & f.col(f"parsed.{field}").isNotNull(), signal)
     return problem.when(resources.isNull(), NOT_OTLP).when(f.size(resources) == 0, EMPTY)
@@ -114,27 +109,17 @@ def _exploded(lines: DataFrame) -> DataFrame:
     resources = lines.select(*keep, f.posexplode_outer("resources").alias("at_0", "resource"))
     resource = otlp_json.attribute_map(f.col("resource.resource.attributes"))
     named = resources.select(
-        *keep, "at_0", resource.alias("about"), _scopes(f.col("resource")).alias("scopes")
+        *keep, "at_0", resource.alias("about"), f.col("resource.scopeSpans").alias("scopes")
     )
     keep += [f.col("at_0"), *_columns_of_resource(f.col("about"))]
     scopes = named.select(*keep, f.posexplode_outer("scopes").alias("at_1", "scoped"))
     keep = [f.col(name) for name in scopes.columns if name != "scoped"]
-    # The protocol called a scope an instrumentation library until 2022.
-    of_scope = f.coalesce("scoped.scope", f"scoped.{otlp_json.LEGACY_SCOPE}")
-    keep += [of_scope.alias("of_scope")]
+    keep += [f.col("scoped.scope").alias("of_scope")]
     spans = scopes.select(*keep, f.posexplode_outer("scoped.spans").alias("at_2", "span"))
     first = [f.coalesce(f.col(name), f.lit(0)) == 0 for name in ("at_0", "at_1", "at_2")]
     marked = spans.withColumn("is_first", first[0] & first[1] & first[2])
     # An empty envelope beside others is ignored; alone on its line it stands for the line.
     return marked.where(f.col("span").isNotNull() | f.col("is_first"))
-
-
-def _scopes(resource: Column) -> Column:
-    """Return the scopes of a resource under both of their names, or null if it has neither."""
-    from pyspark.sql import functions as f
-
-    now, before = resource["scopeSpans"], resource[otlp_json.LEGACY_SCOPES]
-    return f.when(before.isNull(), now).when(now.isNull(), before).otherwise(f.concat(now, before))
 
 
 def _columns_of_resource(about: Column) -> list[Column]:
@@ -143,24 +128,11 @@ def _columns_of_resource(about: Column) -> list[Column]:
 
     service = f.coalesce(f.nullif(about["service.name"], f.lit("")), f.lit(UNKNOWN_SERVICE))
     return [
-        _fitting(service).alias("service"),
+        service.alias("service"),
         about["service.instance.id"].alias("instance"),
         about["viewstamp.cluster_id"].alias("cluster_id"),
         about["viewstamp.replica_id"].alias("resource_replica_id"),
     ]
-
-
-def _fitting(service: Column) -> Column:
-    """Return a service's name, shortened if it is too long for the name of a folder."""
-    from pyspark.sql import functions as f
-
-    written = f.regexp_replace(service, f.lit(ESCAPED_MAYBE), f.lit("%00"))
-    short = f.concat(
-        f.substring(service, 1, SERVICE_BEGINNING_CHARACTERS),
-        f.lit("~"),
-        f.substring(f.md5(service), 1, SERVICE_DIGEST_DIGITS),
-    )
-    return f.when(f.octet_length(written) > SERVICE_BYTES_MAX, short).otherwise(service)
 
 
 def _timed(spans: DataFrame) -> DataFrame:
@@ -169,23 +141,15 @@ def _timed(spans: DataFrame) -> DataFrame:
 
     return spans.select(
         "*",
-        _id(f.col("span.traceId")).alias("trace_id"),
-        _id(f.col("span.spanId")).alias("span_id"),
-        _id(f.col("span.parentSpanId")).alias("parent_id"),
+        f.lower("span.traceId").alias("trace_id"),
+        f.lower("span.spanId").alias("span_id"),
+        f.lower("span.parentSpanId").alias("parent_id"),
         f.col("span.startTimeUnixNano").try_cast("bigint").alias("start_ns"),
         f.col("span.endTimeUnixNano").try_cast("bigint").alias("end_ns"),
         otlp_json.attribute_map(f.col("span.attributes")).alias("attributes"),
         _events(f.col("span.events")).alias("events"),
         _links(f.col("span.links")).alias("links"),
     )
-
-
-def _id(written: Column) -> Column:
-    """Return an id in lower-case hexadecimal; what is neither that nor base64 stays as it is."""
-    from pyspark.sql import functions as f
-
-    decoded = f.hex(f.unbase64(f.when(written.rlike(BASE64_ID), written)))
-    return f.lower(f.coalesce(decoded, written))
 
 
 def _typed(spans: DataFrame, late_before_us: int | None) -> DataFrame:
@@ -274,8 +238,8 @@ def _links(links: Column) -> Column:
 
     def typed(link: Column) -> Column:
         return f.struct(
-            _id(link["traceId"]).alias("trace_id"),
-            _id(link["spanId"]).alias("span_id"),
+            f.lower(link["traceId"]).alias("trace_id"),
+            f.lower(link["spanId"]).alias("span_id"),
             f.nullif(link["traceState"], f.lit("")).alias("trace_state"),
             link["flags"].try_cast("bigint").alias("flags"),
             otlp_json.attribute_map(link["attributes"]).alias("attributes"),
@@ -302,6 +266,9 @@ def _problem_of_span(start_us: Column, late_before_us: int | None) -> Column:
     problem = f.when(f.col("span").isNull(), EMPTY)
     problem = problem.when(~f.coalesce(valid, false), INVALID_ID)
     problem = problem.when(~f.coalesce(timed, false), INVALID_TIME)
+    end_us = _microseconds(f.col("end_ns"))
+    in_range = (start_us >= TIME_MIN_US) & (start_us < TIME_MAX_US) & (end_us < TIME_MAX_US)
+    problem = problem.when(~in_range, OUT_OF_RANGE)
     return problem if late_before_us is None else problem.when(start_us < late_before_us, LATE)
 
 

@@ -15,7 +15,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from analytics import tables
-from analytics.otlp import columnar, files, lines, merge, quality, staging
+from analytics.otlp import (
+    canonical,
+    columnar,
+    files,
+    foreign_files,
+    lines,
+    mended_lines,
+    merge,
+    quality,
+    staging,
+)
 from analytics.otlp.flatten import SKIPPED, flatten
 from analytics.schema import DATA_QUALITY, QUARANTINE, SPANS
 
@@ -121,8 +131,9 @@ def _stage_odd(odd: DataFrame, place: Path, late_before_us: int | None) -> dict[
 
     flat = flatten(odd, late_before_us)
     problem, is_first = f.col("problem"), f.col("is_first")
-    # A file that breaks off is a problem, but not a line.
-    is_line = is_first & ~problem.eqNullSafe(lines.UNREADABLE)
+    # A file that breaks off, or what was left out of a line, is a problem, but not a line.
+    no_line = (lines.UNREADABLE, lines.SKIPPED_FILE, *canonical.REASONS)
+    is_line = is_first & ~f.coalesce(problem.isin(*no_line), f.lit(False))
     counts = {"lines": is_line, "spans_read": problem.isNull()} | {
         f"lines_{name}": is_first & problem.eqNullSafe(name) for name in SKIPPED
     }
@@ -200,6 +211,10 @@ def notices(values: dict[str, float], output: Path) -> Iterator[Notice]:
 NOTICES: Final = (
     ("unreadable_file", "quarantined_unreadable_file",
      "{count} files cannot be read, or not to their end: see {output}/quarantine"),
+    ("skipped_file", "files_skipped",
+     "{count} files are skipped, because they hold no OTLP: {output}/quarantine names them"),
+    ("out_of_range", "quarantined_out_of_range",
+     "{count} spans are of before 2000 or after 2100, and are left out: see {output}/quarantine"),
     ("quarantined", "quarantined",
      "{count} lines or spans could not be used: see {output}/quarantine for the reasons"),
     ("other_signals", "lines_metrics", "{count} lines of metrics were skipped: they hold no spans"),
@@ -236,7 +251,7 @@ def _stage_tasks(
 ) -> Iterator[pyarrow.RecordBatch]:
     """Write the rows of the tasks with these numbers. Runs in a worker."""
     chosen = (number for batch in numbers for number in batch.column(0).to_pylist())
-    batches = (batch for number in chosen for batch in lines.read_all(tasks[number]))
+    batches = (batch for number in chosen for batch in foreign_files.read_all(tasks[number]))
     yield from _stage_lines(place, schema, late_before_us, batches)
 
 
@@ -247,4 +262,4 @@ def _stage_lines(
     batches: Iterable[pyarrow.RecordBatch],
 ) -> Iterator[pyarrow.RecordBatch]:
     """Write the rows of lines. Runs in a worker."""
-    yield from staging.write(place, columnar.rows(schema, late_before_us, batches))
+    yield from staging.write(place, mended_lines.rows(schema, late_before_us, batches))

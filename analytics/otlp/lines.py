@@ -7,10 +7,11 @@ space.
 
 from __future__ import annotations
 
-import io
+import os
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeAlias
 
+from analytics.otlp.compressed import decompressed
 from analytics.otlp.files import PLAIN, Split, open_regular
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ COLUMNS: Final = "source STRING, split_start BIGINT, line BIGINT, text STRING, p
 
 NAMES: Final = ("source", "split_start", "line", "text", "problem")
 PLACE: Final = ("source", "split_start", "line")
+
+# A row of COLUMNS; the text need not be UTF-8.
+Row: TypeAlias = "tuple[str, int, int, bytes, str | None]"
 
 BLOCK_BYTES: Final = 4 * 1024 * 1024
 # In a damaged compressed file, this much before the damage is lost too.
@@ -35,12 +39,8 @@ BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 TOO_LONG: Final = "line_too_long"
 UNREADABLE: Final = "unreadable_file"
-
-
-def read_all(splits: Iterable[Split]) -> Iterator[pyarrow.RecordBatch]:
-    """Yield the lines of splits, one after the other."""
-    for split in splits:
-        yield from read(split)
+# A file that holds no OTLP; it is no problem of the data, only named.
+SKIPPED_FILE: Final = "skipped_file"
 
 
 def read(split: Split) -> Iterator[pyarrow.RecordBatch]:
@@ -55,11 +55,11 @@ def read(split: Split) -> Iterator[pyarrow.RecordBatch]:
             line += batch.num_rows
             yield batch
             if blocks.overlong is not None:
-                yield _problem(split.path, begin, line, TOO_LONG, blocks.overlong)
+                yield problem_of(split.path, begin, line, TOO_LONG, blocks.overlong)
                 line += 1
     except OSError as error:
         # The file is damaged from here on; the lines before are still good.
-        yield _problem(split.path, begin, line or WHOLE_FILE, UNREADABLE, str(error).encode())
+        yield problem_of(split.path, begin, line or WHOLE_FILE, UNREADABLE, str(error).encode())
 
 
 class Blocks:
@@ -84,7 +84,7 @@ class Blocks:
     def __iter__(self) -> Iterator[bytes]:
         """Yield the blocks; only the last one of a file may lack its newline."""
         with open_regular(self._split.path) as raw:
-            stream = raw if self._end is not None else _decompressed(raw, self._split.compression)
+            stream = opened(raw, self._split)
             self.begin = self._first_line(stream)
             blocks = self._lines_from(stream, self.begin)
             if self._split.start > 0:
@@ -130,12 +130,11 @@ class Blocks:
         return data.rfind(b"\n") + 1, False
 
 
-def _decompressed(raw: BinaryIO, compression: str) -> BinaryIO:
-    """Return the decompressed stream, which can tell a truncated file from a complete one."""
-    import pyarrow
-
-    name = {"gz": "gzip", "zst": "zstd"}[compression]
-    return io.BufferedReader(pyarrow.CompressedInputStream(raw, name))
+def opened(raw: BinaryIO, split: Split) -> BinaryIO:
+    """Return the file's own bytes, without compression. Reading raises OSError where damaged."""
+    if split.compression == PLAIN:
+        return raw
+    return decompressed(raw, split.compression, os.fstat(raw.fileno()).st_size)
 
 
 def _skip_line(stream: BinaryIO) -> int:
@@ -165,7 +164,7 @@ def _batch(source: str, begin: int, line: int, block: bytes) -> pyarrow.RecordBa
     return _rows(source, begin, lines, text, pyarrow.nulls(count, pyarrow.string()))
 
 
-def _problem(
+def problem_of(
     source: str, begin: int, line: int, problem: str, excerpt: bytes
 ) -> pyarrow.RecordBatch:
     """Return one row that says why there is no text; the excerpt stands in its place."""
@@ -189,6 +188,30 @@ def _rows(source: str, begin: int, lines: Any, text: Any, problems: Any) -> pyar
         text,
         problems,
     ]
+    return pyarrow.RecordBatch.from_arrays(arrays, names=list(NAMES))
+
+
+def rows_of(batch: pyarrow.RecordBatch) -> Iterator[Row]:
+    """Yield the rows of a batch of COLUMNS."""
+    import pyarrow
+
+    text = batch.column("text").cast(pyarrow.binary())
+    columns = [text if name == "text" else batch.column(name) for name in NAMES]
+    yield from zip(*(column.to_pylist() for column in columns), strict=True)
+
+
+def batch_of(rows: Iterable[Row]) -> pyarrow.RecordBatch:
+    """Return rows as a batch of COLUMNS."""
+    import pyarrow
+
+    types = [pyarrow.string(), pyarrow.int64(), pyarrow.int64(), pyarrow.binary(), pyarrow.string()]
+    values = list(zip(*rows, strict=True)) or [()] * len(NAMES)
+    arrays = [pyarrow.array(column, one) for column, one in zip(values, types, strict=True)]
+    text = arrays[NAMES.index("text")]
+    # No check of UTF-8: `flatten` sees to the lines that are none.
+    arrays[NAMES.index("text")] = pyarrow.Array.from_buffers(
+        pyarrow.string(), len(text), text.buffers()
+    )
     return pyarrow.RecordBatch.from_arrays(arrays, names=list(NAMES))
 
 

@@ -3,8 +3,7 @@
 After the OTLP specification 1.x: field names in lowerCamelCase, ids in hexadecimal of either case,
 bytes in base64, 64-bit integers as strings or numbers, enums as numbers. Every scalar is declared
 STRING and cast later: Spark reads a BIGINT field that holds "123" as null. Other fields are
-ignored. Enums may also be names, ids base64, and scopes have their name of before version 0.15 of
-the protocol, as other producers write them.
+ignored. Enums may also be names, as old producers write them.
 """
 
 from __future__ import annotations
@@ -54,13 +53,10 @@ SPAN: Final = (
     " links: ARRAY<STRUCT<traceId: STRING, spanId: STRING, traceState: STRING, flags: STRING,"
     f" attributes: {ATTRIBUTES}>>, status: STRUCT<code: STRING, message: STRING>>"
 )
-LEGACY_SCOPES: Final = "instrumentationLibrarySpans"
-LEGACY_SCOPE: Final = "instrumentationLibrary"
-_SCOPE: Final = "STRUCT<name: STRING, version: STRING>"
-SCOPE_SPANS: Final = f"STRUCT<scope: {_SCOPE}, {LEGACY_SCOPE}: {_SCOPE}, spans: ARRAY<{SPAN}>>"
+SCOPE_SPANS: Final = f"STRUCT<scope: STRUCT<name: STRING, version: STRING>, spans: ARRAY<{SPAN}>>"
 LINE: Final = (
     f"resourceSpans ARRAY<STRUCT<resource: STRUCT<attributes: {ATTRIBUTES}>,"
-    f" scopeSpans: ARRAY<{SCOPE_SPANS}>, {LEGACY_SCOPES}: ARRAY<{SCOPE_SPANS}>>>, "
+    f" scopeSpans: ARRAY<{SCOPE_SPANS}>>>, "
     + ", ".join(f"{name} ARRAY<STRUCT<schemaUrl: STRING>>" for name in OTHER_SIGNALS)
     + f", {CORRUPT} STRING"
 )

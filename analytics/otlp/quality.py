@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from analytics.otlp import flatten, lines
+from analytics.otlp import canonical, flatten, foreign_files, lines
 from analytics.schema import UNKNOWN_SERVICE
 from analytics.session import AnalyticsError
 
@@ -21,6 +21,10 @@ REASONS: Final = (
     flatten.INVALID_ID,
     flatten.INVALID_TIME,
     flatten.LATE,
+    flatten.OUT_OF_RANGE,
+    *canonical.REASONS,
+    foreign_files.TOO_LARGE,
+    foreign_files.CUT_MESSAGE,
     lines.TOO_LONG,
     lines.UNREADABLE,
 )
@@ -137,8 +141,10 @@ def _of_parents(spans: DataFrame) -> dict[str, float]:
 
 
 def _of_quarantine(quarantine: DataFrame) -> dict[str, float]:
-    """Return how many rows are in quarantine, in all and for each reason."""
+    """Return how many rows are in quarantine, in all and for each reason, and files skipped."""
     rows = quarantine.groupBy("reason").count().collect()
     found = {row["reason"]: float(row["count"]) for row in rows}
+    # A file of something else is named there, but it is no bad data.
+    skipped = found.pop(lines.SKIPPED_FILE, 0.0)
     named = {f"quarantined_{reason}": found.get(reason, 0.0) for reason in REASONS}
-    return {"quarantined": sum(found.values(), 0.0), **named}
+    return {"quarantined": sum(found.values(), 0.0), "files_skipped": skipped, **named}

@@ -24,7 +24,8 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from analytics.otlp import files, lines
+from analytics.otlp import files, foreign_files, lines
+from analytics.otlp.forms import OtlpForm
 
 if TYPE_CHECKING:
     import pyarrow
@@ -120,14 +121,14 @@ class LinesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begin = _end(start, identity)
             if begin < file["end"]:
                 path = self._locate(identity, file["path"])
-                compression, _ = _probed(path)
-                splits += files.split(str(path), compression, begin, file["end"])
+                compression, form = self._probed(path)
+                splits += files.split(str(path), compression, begin, file["end"], form=form)
         return [Piece(group) for group in files.tasks(splits)]
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         """Yield the lines of a piece."""
         assert isinstance(partition, Piece), f"{partition} is not of this reader"
-        yield from lines.read_all(partition.splits)
+        yield from foreign_files.read_all(partition.splits)
 
     def _present(self) -> dict[str, dict[str, Any]]:
         """Return path, readable end and whether it is read as a whole, for each identity.
@@ -147,8 +148,8 @@ class LinesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         present: dict[str, dict[str, Any]] = {}
         for path in files.find(self._inputs):
             try:
-                identity = identify(path)
                 end, whole = self._readable(path)
+                identity = identify(path) if path.is_file() else f"{UNREADABLE}:{path}"
             except OSError as error:
                 if isinstance(error, FileNotFoundError) and not path.is_symlink():
                     raise
@@ -159,12 +160,24 @@ class LinesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _readable(self, path: Path) -> tuple[int, bool]:
         """Return how far the file holds whole lines, and whether it can only be read as a whole."""
+        form = files.form_of(path, is_named=files.is_named(path, self._inputs))
+        if form is OtlpForm.FOREIGN and not path.is_file():
+            return 1, True
         compression, size = files.probe(path)
         settled = time.time() * 1000 - path.stat().st_mtime * 1000 >= self._settled_ms
-        if compression != files.PLAIN:
-            # A compressed file is complete once it stops changing, and unreadable before.
+        if compression != files.PLAIN or form is not OtlpForm.LINES:
+            # Such a file is complete once it stops changing; its form may be unknown before.
             return (size if settled else 0), True
         return (size if settled else _after_last_newline(path, size)), False
+
+    def _probed(self, path: Path) -> tuple[str, OtlpForm]:
+        """Return compression and form; for an unreadable file, values that let its task fail."""
+        try:
+            form = files.form_of(path, is_named=files.is_named(path, self._inputs))
+            is_foreign = form is OtlpForm.FOREIGN
+            return files.PLAIN if is_foreign else files.probe(path)[0], form
+        except OSError:
+            return files.PLAIN, OtlpForm.LINES
 
     def _locate(self, identity: str, path: str) -> Path:
         """Return the file's current path: rotation may have renamed it after the offset."""
@@ -195,14 +208,6 @@ def _end(offset: dict[str, Any], identity: str) -> int:
     """Return how far a file was read."""
     file = offset["files"].get(identity)
     return int(file["end"]) if file else 0
-
-
-def _probed(path: Path) -> tuple[str, int]:
-    """Return compression and size; for an unreadable file, values that let its task fail."""
-    try:
-        return files.probe(path)
-    except OSError:
-        return files.PLAIN, 0
 
 
 def _after_last_newline(path: Path, size: int) -> int:

@@ -9,6 +9,8 @@ from typing import Final
 NORMAL_QUANTILE: Final = 1.96
 # With fewer calls, a 99th percentile is their slowest call and hardly more.
 P99_CALLS_MIN: Final = 100
+# With fewer calls, even the lower end of a rate's interval is one call's doing.
+RATE_CALLS_MIN: Final = 20
 
 
 def rate_interval(happened: float, calls: float) -> tuple[float, float]:

@@ -57,6 +57,7 @@ def headlines(tables: Tables, names: Names) -> list[Headline]:
         seconds = total(tables, "s", "restore_estimate", "seconds", generation=generation)
         found.append(Headline("Restart takes about", same(f"generation {generation}"), seconds))
     limit = tables["growth"].dropna(subset=["days_to_limit"])
+    limit = limit[limit["confidence"] == findings_snapshots.CONFIDENT]
     if not limit.empty:
         row = records(limit.sort_values(["days_to_limit", "section"]).head(1))[0]
         days = only(tables, "days", "growth", "days_to_limit", section=row["section"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from analytics.report.evidence import rate_interval
+from analytics.report.evidence import RATE_CALLS_MIN, rate_interval
 from analytics.report.overview import BANDS, Names, entries, records
 from analytics.report.reading import ROWS, ROWS_READ_MAX, Source, Tables
 from analytics.report.statements import (
@@ -90,8 +90,11 @@ def errors(tables: Tables, names: Names) -> list[ReportFinding]:
     rows = entries(tables)
     if rows.empty:
         return []
-    rows = rows.assign(rate=rows["errors"] / rows["calls"])
     failing = rows[rows["errors"] > 0]
+    failing = failing.assign(
+        surely=[rate_interval(row["errors"], row["calls"])[0] for row in records(failing)],
+        is_known=failing["calls"] >= RATE_CALLS_MIN,
+    )
     if failing.empty:
         failures = total(tables, "count", "rpc_red", "errors")
         if failures.value > 0:
@@ -102,14 +105,17 @@ def errors(tables: Tables, names: Names) -> list[ReportFinding]:
             ]
         return [ReportFinding(GOOD, ("Calls that failed: ", failures))]
     found = []
-    for row in records(failing.sort_values("rate", ascending=False).head(RPCS_TOLD_MAX)):
+    # What stands on many calls comes first, so that no single call pushes it off the page.
+    order = failing.sort_values(["is_known", "surely"], ascending=False, kind="stable")
+    for row in records(order.head(RPCS_TOLD_MAX)):
         where = (("rpc", row["rpc"]), ("service", row["service"]))
         rate = tables.number("share", Source("rpc_red", "errors", where, "sum", over="count"))
         failures = total(tables, "count", "rpc_red", "errors", **dict(where))
         calls = total(tables, "count", "rpc_red", "count", **dict(where))
-        # A rate of few calls is as grave as it is for certain.
+        # A rate of few calls is as grave as it is for certain, and one of very few is no alarm.
         low, high = rate_interval(failures.value, calls.value)
         severity = graded(low, ERROR_RATE_WARNING, ERROR_RATE_CRITICAL)
+        severity = severity if row["is_known"] else NOTICE
         words: list[Part] = ["Error rate of ", named(names, row["rpc"]), " is ", rate]
         certain = f" failed; 95 % certain: {100 * low:.1f} to {100 * high:.1f} %)"
         words += [" (", failures, " of ", calls, certain]

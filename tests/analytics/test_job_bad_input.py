@@ -194,7 +194,7 @@ def test_unfit_exports_are_refused(
 @pytest.mark.parametrize(
     ("what", "says"),
     [
-        ({"traces": ("empty",)}, r"no OTLP JSON lines \(\*\.jsonl.*switch sampling on"),
+        ({"traces": ("empty",)}, r"no OTLP JSON lines, .*switch sampling on"),
         ({"traces": ("nowhere",)}, "nowhere.*No such file or directory"),
         ({"snapshots": "empty"}, "holds no snapshots: give a replica's data directory"),
         ({"snapshots": "nowhere"}, "holds no snapshots: give a replica's data directory"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from analytics.otlp import columnar, files, ingest, lines
+from analytics.otlp import columnar, files, foreign_files, ingest, lines
 from analytics.otlp.flatten import flatten
 from analytics.schema import SPANS
 from testkit.generators.spans import SpanLoad, generate
@@ -166,11 +166,6 @@ def test_unusual_lines_are_left_alone(spark: SparkSession, alone: bool) -> None:
     """Lines with anything else, and those with problems, are odd; the others are not."""
     texts = [line_of({**SPAN, **written}) for written in UNUSUAL]
     texts += [text for text, problem in PROBLEMS if problem != "late"]
-    texts += [
-        line_of(SPAN, **{"service.name": "a" * (columnar.SERVICE_BYTES_MAX + 1)}),
-        line_of(SPAN).replace("scope", "instrumentationLibrary"),
-        line_of(SPAN)[:-3] + ', "instrumentationLibrarySpans": []}]}',
-    ]
     usual = [line_of({**SPAN, "name": f"usual {number}"}) for number in range(40)]
     batches = (
         [one for text in (*texts, *usual) for one in batch_of([text])]
@@ -190,7 +185,7 @@ def test_generated_lines_are_what_flatten_says(spark: SparkSession, tmp_path: Pa
     load = SpanLoad(800, cut_line_rate=0.1, foreign_rate=0.2, error_rate=0.1, spans_per_line=20)
     generate(tmp_path, load)
     (group,) = files.plan([tmp_path]).tasks
-    batches = list(lines.read_all(group))
+    batches = list(foreign_files.read_all(group))
     found, odd = by_columns(spark, batches, None)
     expected = by_flatten(spark, batches, None)
     assert [row for row in found if row["date"]] == [row for row in expected if row["date"]]

@@ -14,6 +14,7 @@ SPARK: Final = "Spark calls it"
 WIRE: Final = "tests ask how many there are"
 SHAPE: Final = "handlers and generated code know it as a part of grpc.aio"
 LOOP: Final = "asyncio calls it"
+STREAM: Final = "io.BufferedReader calls it"
 PROMPT: Final = "the module cmd of the standard library calls it"
 # Names that the product itself does not use, each with its user.
 GENERATED: Final = "generated code of gRPC calls it"
@@ -27,6 +28,8 @@ EXEMPT: Final = {
     "LinesReader.latestOffset": SPARK,
     "LinesReader.prepareForTriggerAvailableNow": SPARK,
     "LinesSource.streamReader": SPARK,
+    "_Bounded.readable": STREAM,
+    "_Bounded.readinto": STREAM,
     "_Collector.add_registered_method_handlers": GENERATED,
     "_Recorded.on_end": "the SDK of OpenTelemetry calls it",
     "DomainServer.Apply": GENERATED,
