@@ -70,10 +70,10 @@ _RESOURCE: Final = pa.struct(
 _LINE: Final = pa.schema([("resourceSpans", pa.list_(_RESOURCE))])
 
 
-# Arrow would ignore these beside the names that it knows; lines with them are odd. A document that
-# has another name in place of `resourceSpans` has no spans for Arrow, and is odd by that.
+# Arrow would ignore these beside the names that it knows; lines with them are odd. A line that has
+# other names in place of the known ones has no spans for Arrow, and is odd by that.
 OTHER_NAMES: Final = (
-    *(b'"instrumentationLibrarySpans"', b'"instrumentation_library_spans"', b'"scope_spans"'),
+    b'"instrumentationLibrarySpans"',
     *(b'"resourceMetrics"', b'"resourceLogs"', b'"resourceProfiles"'),
     flatten.JOINED.encode(),
 )
