@@ -117,7 +117,8 @@ def _fast(directory: Path) -> Path:
     return conf
 
 
-@pytest.mark.long
+# It takes minutes; `test_killed_stream_goes_on` compares a stream with a batch more often.
+@pytest.mark.exhaustive
 def test_followed_equals_batch(spark: SparkSession, tmp_path: Path) -> None:
     """Nothing is lost by an interrupt between batches, a kill within one and an end with Java."""
     growing = Growing(tmp_path)

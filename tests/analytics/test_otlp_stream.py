@@ -45,7 +45,7 @@ def follow(spark: SparkSession, inputs: Path, output: Path) -> None:
         query.awaitTermination()
 
 
-# `test_followed_equals_batch` compares as much, by the command.
+# `test_killed_stream_goes_on` compares as much.
 @pytest.mark.exhaustive
 def test_stream_equals_batch(spark: SparkSession, tmp_path: Path) -> None:
     """Many batches over files that grow, rotate or are copied give the same tables as one."""
