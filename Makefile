@@ -109,7 +109,7 @@ test-long: $(DEV) ## Run the tests that take minutes, and a short crash test
 	$(LIMIT) 5m $(PYTHON) tests/crash/crash_test.py --short
 
 test-pages: $(DEV) ## Run all commands that README, CONTRIBUTING and docs show: about 20 minutes
-	CI=true $(LIMIT) 60m $(PYTHON) -m pytest -m "long or exhaustive or not long" -o faulthandler_timeout=1200 --durations=10 tests/documentation
+	CI=true $(LIMIT) 60m $(PYTHON) -m pytest -m "" -o faulthandler_timeout=1200 --durations=10 tests/documentation
 
 test-replicas: $(DEV) ## Run all tests of several replicas as processes, and of hostile callers: about 45 minutes
 	CI=true $(LIMIT) 120m $(PYTHON) -m pytest -m "long or exhaustive" -o faulthandler_timeout=900 --durations=10 tests/replicas tests/abuse

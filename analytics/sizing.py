@@ -6,7 +6,7 @@ milliseconds even if it is empty, and a compiler that pays off after a minute.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -35,7 +35,7 @@ def input_bytes(traces: Iterable[Path], snapshots: Path | None) -> int:
     its files is the estimate. Absent or unreadable files count as nothing; their reader reports
     them.
     """
-    named = list(traces)
+    named = frozenset(traces)
     total = sum(_lines_bytes(path, named) for path in files.find(named))
     if snapshots is not None:
         total += sum(_size(path) for path in snapshots.rglob("*.layer"))
@@ -56,16 +56,15 @@ def shuffle_partitions(size_bytes: int, cores: int) -> int:
     return max(cores, min(PARTITIONS_MAX, -(-size_bytes // PARTITION_BYTES)))
 
 
-def _lines_bytes(path: Path, inputs: Sequence[Path]) -> int:
+def _lines_bytes(path: Path, named: Set[Path]) -> int:
     """Return how long a file of OTLP is when it is read; 0 if it is skipped."""
     try:
-        form = files.form_of(path, is_named=files.is_named(path, inputs))
-        if form is OtlpForm.FOREIGN:
-            return 0
-        compression, size = files.probe(path)
+        found = files.probe(path, named)
     except OSError:
         return 0
-    return size if compression == files.PLAIN else size * COMPRESSED_TIMES
+    if found.form is OtlpForm.FOREIGN:
+        return 0
+    return found.size if found.compression == files.PLAIN else found.size * COMPRESSED_TIMES
 
 
 def _size(path: Path) -> int:

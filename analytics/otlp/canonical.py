@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
-from urllib.parse import quote
 
 from analytics.otlp.flatten import WORDS
 from analytics.otlp.json_documents import BrokenDocument
@@ -55,12 +53,6 @@ INTEGER: Final = re.compile(r"-?[0-9]{1,20}")
 # Doubles up to this that are whole are written as whole numbers, as most producers do.
 WHOLE_MAX: Final = 2.0**53
 NOT_NUMBERS: Final = ("NaN", "Infinity", "-Infinity")
-
-SERVICE_KEY: Final = "service.name"
-# A service names a folder, whose name may have 255 bytes, `service=` among them.
-SERVICE_BYTES_MAX: Final = 240
-SERVICE_BEGINNING_CHARACTERS: Final = 40
-DIGEST_BYTES: Final = 8
 
 Read: TypeAlias = Callable[[Any, str], Any]
 
@@ -121,13 +113,18 @@ def _opened(document: Any) -> dict[str, Any]:
     return {name: _list(told[name], name) for name in names}
 
 
+def _name(written: str) -> str:
+    """Return the name of OTLP that is meant, or the written one."""
+    return NAMES.get(written.replace("_", "").lower(), written)
+
+
 def _folded(record: Any, where: str) -> dict[str, Any]:
     """Return an object with the names of OTLP, without nulls. Raises MistypedError."""
     if not isinstance(record, dict):
         raise MistypedError(f"{where} has to be an object")
     found: dict[str, Any] = {}
     for written, value in record.items():
-        name = NAMES.get(written.replace("_", "").lower(), str(written))
+        name = _name(written)
         if value is None:
             continue
         if name in JOINED_LISTS and name in found:
@@ -181,6 +178,8 @@ def _set(
             made[name] = read(told[name], name)
     except MistypedError as error:
         return error
+    except RecursionError:
+        return MistypedError(f"{name} has values that are nested too deeply")
     return None
 
 
@@ -197,7 +196,7 @@ def _usable(span: Any, problem: MistypedError | None, left_out: list[LeftOut]) -
 
 def _left(reason: str, error: Exception, span: Any) -> LeftOut:
     """Return what a reader needs to find a span: why it is left out, and its words."""
-    told = _folded(span, "span") if isinstance(span, dict) else {}
+    told = {_name(key): value for key, value in span.items()} if isinstance(span, dict) else {}
     words = [f"{name}={told[name]}" for name in WORDS if isinstance(told.get(name), str)]
     why = str(error) if isinstance(error, MistypedError) else "its values are nested too deeply"
     return LeftOut(reason, " ".join([f"{why};", *words])[:EXCERPT_BYTES])
@@ -316,21 +315,7 @@ def _members(told: Mapping[str, Any], where: str) -> Iterator[tuple[str, Any]]:
 _attributes: Final[Read] = _each(_fields_of({"key": _text, "value": _any_value}))
 
 
-def _about(value: Any, where: str) -> dict[str, Any]:
-    """Return what a resource says about itself; the name of its service fits a folder's name."""
-    told: dict[str, Any] = _fields_of({"attributes": _attributes})(value, where)
-    for pair in told.get("attributes", ()):
-        if pair.get("key") == SERVICE_KEY:
-            text = pair.get("value", {}).get("stringValue") or json.dumps(pair.get("value"))
-            if len(quote(text)) > SERVICE_BYTES_MAX:
-                pair["value"] = {"stringValue": _shortened(text)}
-    return told
-
-
-def _shortened(service: str) -> str:
-    """Return the beginning of a name, and a digest of all of it, so that names stay apart."""
-    digest = hashlib.blake2b(service.encode(errors="replace"), digest_size=DIGEST_BYTES)
-    return f"{service[:SERVICE_BEGINNING_CHARACTERS]}~{digest.hexdigest()}"
+_about: Final[Read] = _fields_of({"attributes": _attributes})
 
 
 VALUES: Final[dict[str, Read]] = {

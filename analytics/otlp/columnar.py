@@ -55,8 +55,8 @@ PARTS: Final = 16
 KEY_BITS: Final = 31
 TRACE_ID_DIGITS: Final = 32
 SPAN_ID_DIGITS: Final = 16
-# A longer name may have to be shortened (`canonical`): a folder writes a byte as up to three.
-SERVICE_BYTES_MAX: Final = 80
+# A longer name may have to be shortened: a folder writes a byte as up to three.
+SERVICE_BYTES_MAX: Final = flatten.SERVICE_BYTES_MAX // 3
 # Java and Arrow write numbers in this range as the same text, unless the numbers are whole.
 PLAIN_MIN: Final = 1e-3
 PLAIN_MAX: Final = 1e7

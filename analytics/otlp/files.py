@@ -14,7 +14,7 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -42,6 +42,15 @@ class NoInputError(AnalyticsError):
 
 
 @dataclass(frozen=True, slots=True)
+class Probe:
+    """How a file is compressed, its size in bytes, and its form."""
+
+    compression: str
+    size: int
+    form: OtlpForm
+
+
+@dataclass(frozen=True, slots=True)
 class Split:
     """The lines of a file that begin in [start, end), in bytes; all other forms are one split."""
 
@@ -66,27 +75,28 @@ class ReadPlan:
 
 def plan(inputs: Sequence[Path], cores: int = 1) -> ReadPlan:
     """Return what so many cores read of files and directories. Raises NoInputError if no file."""
-    probed: list[tuple[Path, str, int, OtlpForm]] = []
+    probed: list[tuple[Path, Probe]] = []
     unreadable: list[str] = []
     skipped: list[str] = []
     splits: list[Split] = []
+    named = frozenset(inputs)
     for path in find(inputs):
         try:
-            form = form_of(path, is_named=is_named(path, inputs))
-            if form is OtlpForm.FOREIGN:
+            found = probe(path, named)
+            if found.form is OtlpForm.FOREIGN:
                 skipped.append(str(path))
-                splits.append(Split(str(path), PLAIN, 0, 0, form))
+                splits.append(Split(str(path), PLAIN, 0, 0, found.form))
             else:
-                probed.append((path, *probe(path), form))
+                probed.append((path, found))
         except OSError as error:
             unreadable.append(f"{path} ({error.strerror or type(error).__name__})")
             splits.append(Split(str(path), PLAIN, 0, 0))
     if not probed:
         raise NoInputError(_nothing(inputs, unreadable, skipped))
-    size_bytes = sum(size for _, _, size, _ in probed)
+    size_bytes = sum(found.size for _, found in probed)
     step_bytes = max(SPLIT_BYTES_MIN, min(SPLIT_BYTES, -(-size_bytes // cores)))
-    for path, compression, size, form in probed:
-        splits += split(str(path), compression, 0, size, step_bytes, form)
+    for path, found in probed:
+        splits += split(str(path), found.compression, 0, found.size, step_bytes, found.form)
     return ReadPlan(
         len(probed) + len(unreadable), tuple(tasks(splits, step_bytes)), tuple(unreadable)
     )
@@ -132,31 +142,26 @@ def open_regular(path: Path | str) -> BinaryIO:
     return file
 
 
-def probe(path: Path) -> tuple[str, int]:
-    """Return how a file is compressed, and its size in bytes. Raises OSError."""
-    with open_regular(path) as file:
-        head = file.read(MAGIC_BYTES_MAX)
-        size = os.fstat(file.fileno()).st_size
-    return compression_of(head) or PLAIN, size
+def probe(path: Path, named: Set[Path]) -> Probe:
+    """Return what the beginning of a file tells. Raises OSError.
 
-
-def form_of(path: Path, *, is_named: bool) -> OtlpForm:
-    """Return a file's form. One that is named and has none is read as lines. Raises OSError.
-
-    What is no regular file has no form; if it is named, it raises.
+    A file that is `named`, or has a name of JSON lines, is read as lines if it has no form, and
+    raises if it is no regular file; any other of these is foreign.
     """
-    is_file = stat.S_ISREG(path.stat().st_mode)
-    if not is_named and (path.suffix in UNFINISHED_SUFFIXES or not is_file):
-        return OtlpForm.FOREIGN
+    is_named = path in named or NAME.search(path.name) is not None
+    if not is_named and (
+        path.suffix in UNFINISHED_SUFFIXES or not stat.S_ISREG(path.stat().st_mode)
+    ):
+        return Probe(PLAIN, 0, OtlpForm.FOREIGN)
     with open_regular(path) as file:
-        head = _head(file)
+        compression = compression_of(file.read(MAGIC_BYTES_MAX)) or PLAIN
+        size = os.fstat(file.fileno()).st_size
+        file.seek(0)
+        head = _head(file, compression, size)
     form = OtlpForm.FOREIGN if head is None else recognize(head, len(head) < HEAD_BYTES)
-    return OtlpForm.LINES if is_named and form is OtlpForm.FOREIGN else form
-
-
-def is_named(path: Path, inputs: Sequence[Path]) -> bool:
-    """Return whether the request names a file, or its name is one of JSON lines."""
-    return path in inputs or NAME.search(path.name) is not None
+    if is_named and form is OtlpForm.FOREIGN:
+        form = OtlpForm.LINES
+    return Probe(compression, size, form)
 
 
 def why_foreign(path: str) -> str:
@@ -174,15 +179,12 @@ def why_foreign(path: str) -> str:
     return "it is skipped: it holds no OTLP, neither JSON nor protobuf; name the file to read it"
 
 
-def _head(file: BinaryIO) -> bytes | None:
+def _head(file: BinaryIO, compression: str, size: int) -> bytes | None:
     """Return the first bytes of a file without its compression; None if they are damaged."""
-    compression = compression_of(file.read(MAGIC_BYTES_MAX))
-    file.seek(0)
-    if compression is None:
+    if compression == PLAIN:
         return file.read(HEAD_BYTES)
-    size_bytes = os.fstat(file.fileno()).st_size
     try:
-        return decompressed(file, compression, size_bytes).read(HEAD_BYTES)
+        return decompressed(file, compression, size).read(HEAD_BYTES)
     except OSError:
         return None
 

@@ -47,6 +47,14 @@ STAGE_NAME: Final = "^(?:stage|apply) (.+)$"
 # The fields by which a reader finds a span that is in quarantine.
 WORDS: Final = ("traceId", "spanId", "name", "startTimeUnixNano", "endTimeUnixNano")
 
+# A service names a folder, whose name may have 255 bytes, `service=` among them. What is longer
+# keeps its beginning, and a digest of all of it: names that differ stay apart.
+SERVICE_BYTES_MAX: Final = 240
+SERVICE_BEGINNING_CHARACTERS: Final = 55
+SERVICE_DIGEST_DIGITS: Final = 16
+# Characters that a folder's name may write as three bytes, such as %2F.
+ESCAPED_MAYBE: Final = r"[\x00-\x7f&&[^A-Za-z0-9._~ -]]"
+
 NANOSECONDS_PER_US: Final = 1000
 MICROSECONDS_PER_DAY: Final = 86_400_000_000
 
@@ -128,11 +136,24 @@ def _columns_of_resource(about: Column) -> list[Column]:
 
     service = f.coalesce(f.nullif(about["service.name"], f.lit("")), f.lit(UNKNOWN_SERVICE))
     return [
-        service.alias("service"),
+        _fitting(service).alias("service"),
         about["service.instance.id"].alias("instance"),
         about["viewstamp.cluster_id"].alias("cluster_id"),
         about["viewstamp.replica_id"].alias("resource_replica_id"),
     ]
+
+
+def _fitting(service: Column) -> Column:
+    """Return a service's name, shortened if it is too long for the name of a folder."""
+    from pyspark.sql import functions as f
+
+    written = f.regexp_replace(service, f.lit(ESCAPED_MAYBE), f.lit("%00"))
+    short = f.concat(
+        f.substring(service, 1, SERVICE_BEGINNING_CHARACTERS),
+        f.lit("~"),
+        f.substring(f.md5(service), 1, SERVICE_DIGEST_DIGITS),
+    )
+    return f.when(f.octet_length(written) > SERVICE_BYTES_MAX, short).otherwise(service)
 
 
 def _timed(spans: DataFrame) -> DataFrame:

@@ -6,6 +6,7 @@ read is a row with its problem, and never an error.
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
@@ -145,6 +146,7 @@ def _rows(place: tuple[str, int, int], message: Any) -> Iterator[lines.Row]:
         yield from rows_of_line(place, line)
         return
     is_broken = isinstance(message, BrokenDocument)
-    text = message.text if isinstance(message, BrokenDocument) else str(message)
+    # A document may be nested as deeply as its reader allows, and `str` goes no deeper than that.
+    text = message.text if isinstance(message, BrokenDocument) else reprlib.repr(message)
     excerpt = text[: lines.EXCERPT_BYTES].encode(errors="replace")
     yield (*place, excerpt, NOT_JSON if is_broken else NOT_OTLP)

@@ -132,4 +132,4 @@ def _walks(data: bytes, size: int | None) -> bool:
         length, at = told[0], told[1] + told[0]
         if length == 0 and size is None:
             return False
-    return at > 0 and (at <= MESSAGE_BYTES_MAX if size is None else at == size or at < size)
+    return 0 < at <= (MESSAGE_BYTES_MAX if size is None else size)

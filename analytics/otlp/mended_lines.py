@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from analytics.otlp import columnar, lines
 from analytics.otlp.canonical import CanonicalLine, canonical
+from analytics.otlp.forms import MESSAGE_BYTES_MAX
 from analytics.otlp.json_documents import documents
 
 _NEWLINE: Final = b"\n"
@@ -42,7 +43,9 @@ def _mended(odd: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _line(text: bytes) -> CanonicalLine | None:
-    """Return a line as the specification writes it; None if nothing in it is OTLP."""
+    """Return a line as the specification writes it; None if nothing in it is OTLP, or too much."""
+    if len(text) > MESSAGE_BYTES_MAX:
+        return None
     try:
         return canonical(documents(text.decode()))
     except UnicodeDecodeError:

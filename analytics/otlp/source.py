@@ -80,6 +80,7 @@ class LinesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, inputs: Sequence[Path], settled_ms: int, batch_bytes: int) -> None:
         """Read these files and directories, in batches of at most about so many bytes."""
         self._inputs = inputs
+        self._named = frozenset(inputs)
         self._settled_ms = settled_ms
         self._batch_bytes = batch_bytes
         self._frozen: dict[str, dict[str, Any]] | None = None
@@ -121,8 +122,10 @@ class LinesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begin = _end(start, identity)
             if begin < file["end"]:
                 path = self._locate(identity, file["path"])
-                compression, form = self._probed(path)
-                splits += files.split(str(path), compression, begin, file["end"], form=form)
+                found = self._probed(path)
+                splits += files.split(
+                    str(path), found.compression, begin, file["end"], form=found.form
+                )
         return [Piece(group) for group in files.tasks(splits)]
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
@@ -160,24 +163,23 @@ class LinesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _readable(self, path: Path) -> tuple[int, bool]:
         """Return how far the file holds whole lines, and whether it can only be read as a whole."""
-        form = files.form_of(path, is_named=files.is_named(path, self._inputs))
-        if form is OtlpForm.FOREIGN and not path.is_file():
+        found = files.probe(path, self._named)
+        if found.form is OtlpForm.FOREIGN and not path.is_file():
             return 1, True
-        compression, size = files.probe(path)
-        settled = time.time() * 1000 - path.stat().st_mtime * 1000 >= self._settled_ms
-        if compression != files.PLAIN or form is not OtlpForm.LINES:
+        status = path.stat()
+        size = status.st_size
+        settled = time.time() * 1000 - status.st_mtime * 1000 >= self._settled_ms
+        if found.compression != files.PLAIN or found.form is not OtlpForm.LINES:
             # Such a file is complete once it stops changing; its form may be unknown before.
             return (size if settled else 0), True
         return (size if settled else _after_last_newline(path, size)), False
 
-    def _probed(self, path: Path) -> tuple[str, OtlpForm]:
-        """Return compression and form; for an unreadable file, values that let its task fail."""
+    def _probed(self, path: Path) -> files.Probe:
+        """Return what a file tells; for an unreadable one, values that let its task fail."""
         try:
-            form = files.form_of(path, is_named=files.is_named(path, self._inputs))
-            is_foreign = form is OtlpForm.FOREIGN
-            return files.PLAIN if is_foreign else files.probe(path)[0], form
+            return files.probe(path, self._named)
         except OSError:
-            return files.PLAIN, OtlpForm.LINES
+            return files.Probe(files.PLAIN, 0, OtlpForm.LINES)
 
     def _locate(self, identity: str, path: str) -> Path:
         """Return the file's current path: rotation may have renamed it after the offset."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from analytics.report import findings_snapshots, findings_traces
-from analytics.report.overview import Names, entries, newest, records
+from analytics.report.overview import Names, by_error_rate, entries, newest, records
 from analytics.report.reading import ROWS, Number, Source, Tables
 from analytics.report.statements import (
     SEVERITIES,
@@ -73,8 +73,7 @@ def _of_rpcs(tables: Tables, names: Names) -> list[Headline]:
     first = records(rows.head(1))[0]
     where = {"rpc": first["rpc"], "service": first["service"]}
     of = named(names, first["rpc"])
-    rate = rows["errors"] / rows["calls"]
-    worst = records(rows.loc[[rate.idxmax()]])[0]
+    worst = records(by_error_rate(rows).head(1))[0]
     of_worst = (("rpc", worst["rpc"]), ("service", worst["service"]))
     errors = Source("rpc_red", "errors", of_worst, "sum", over="count")
     return [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
-from analytics.report.evidence import P99_CALLS_MIN
+from analytics.evidence import P99_CALLS_MIN
 from analytics.report.overview import Names, newest, records
 from analytics.report.reading import Source, Tables
 from analytics.report.statements import (

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from analytics.report.evidence import RATE_CALLS_MIN, rate_interval
-from analytics.report.overview import BANDS, Names, entries, records
+from analytics.report.overview import BANDS, Names, by_error_rate, entries, records
 from analytics.report.reading import ROWS, ROWS_READ_MAX, Source, Tables
 from analytics.report.statements import (
     GOOD,
@@ -91,10 +90,6 @@ def errors(tables: Tables, names: Names) -> list[ReportFinding]:
     if rows.empty:
         return []
     failing = rows[rows["errors"] > 0]
-    failing = failing.assign(
-        surely=[rate_interval(row["errors"], row["calls"])[0] for row in records(failing)],
-        is_known=failing["calls"] >= RATE_CALLS_MIN,
-    )
     if failing.empty:
         failures = total(tables, "count", "rpc_red", "errors")
         if failures.value > 0:
@@ -105,19 +100,16 @@ def errors(tables: Tables, names: Names) -> list[ReportFinding]:
             ]
         return [ReportFinding(GOOD, ("Calls that failed: ", failures))]
     found = []
-    # What stands on many calls comes first, so that no single call pushes it off the page.
-    order = failing.sort_values(["is_known", "surely"], ascending=False, kind="stable")
-    for row in records(order.head(RPCS_TOLD_MAX)):
+    for row in records(by_error_rate(failing).head(RPCS_TOLD_MAX)):
         where = (("rpc", row["rpc"]), ("service", row["service"]))
         rate = tables.number("share", Source("rpc_red", "errors", where, "sum", over="count"))
         failures = total(tables, "count", "rpc_red", "errors", **dict(where))
         calls = total(tables, "count", "rpc_red", "count", **dict(where))
         # A rate of few calls is as grave as it is for certain, and one of very few is no alarm.
-        low, high = rate_interval(failures.value, calls.value)
-        severity = graded(low, ERROR_RATE_WARNING, ERROR_RATE_CRITICAL)
+        severity = graded(row["low"], ERROR_RATE_WARNING, ERROR_RATE_CRITICAL)
         severity = severity if row["is_known"] else NOTICE
         words: list[Part] = ["Error rate of ", named(names, row["rpc"]), " is ", rate]
-        certain = f" failed; 95 % certain: {100 * low:.1f} to {100 * high:.1f} %)"
+        certain = f" failed; 95 % certain: {100 * row['low']:.1f} to {100 * row['high']:.1f} %)"
         words += [" (", failures, " of ", calls, certain]
         words += _reason(tables, str(row["rpc"]))
         found.append(ReportFinding(severity, tuple(words)))

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import pandas as pd
 
+from analytics.evidence import RATE_CALLS_MIN, rate_interval
 from analytics.report.reading import Tables
 
 # The order in which a command meets the stages; other stages follow by name.
@@ -68,6 +69,21 @@ def entries(tables: Tables) -> pd.DataFrame:
     ).drop_duplicates("rpc")
     found["impact"] = found["calls"] * found["p50_us"]
     return found.sort_values(["impact", "rpc"], ascending=[False, True], ignore_index=True)
+
+
+def by_error_rate(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return rows of `entries`, those first that surely fail most.
+
+    Adds the ends of the rate's interval, `low` and `high`, and `is_known`: whether there are enough
+    calls. Rows of few calls come behind all others, so that no single call pushes these off a page.
+    """
+    intervals = [rate_interval(row["errors"], row["calls"]) for row in records(rows)]
+    judged = rows.assign(
+        low=[low for low, _ in intervals],
+        high=[high for _, high in intervals],
+        is_known=rows["calls"] >= RATE_CALLS_MIN,
+    )
+    return judged.sort_values(["is_known", "low"], ascending=False, kind="stable")
 
 
 def newest(tables: Tables, name: str) -> int | None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyspark.sql import functions as f
 
+from analytics.evidence import NORMAL_QUANTILE
 from analytics.snapshots.selection import SECTION_NAMES
 from viewstamp import limits
 
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 HOUR_US: Final = 3_600_000_000
 FORECAST_HOURS: Final = 24
 HOURS_PER_DAY: Final = 24
-# Beyond this on both sides lie 5 % of the normal distribution.
-NORMAL_QUANTILE: Final = 1.96
 GENERATIONS_MIN: Final = 4
 # The newest ones; slopes between any two of them are some 500,000.
 GENERATIONS_MAX: Final = 1000

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from analytics.otlp import columnar, files, foreign_files, ingest, lines
+from analytics.otlp import columnar, files, foreign_files, ingest, lines, mended_lines
 from analytics.otlp.flatten import flatten
 from analytics.schema import SPANS
 from testkit.generators.spans import SpanLoad, generate
@@ -166,6 +166,11 @@ def test_unusual_lines_are_left_alone(spark: SparkSession, alone: bool) -> None:
     """Lines with anything else, and those with problems, are odd; the others are not."""
     texts = [line_of({**SPAN, **written}) for written in UNUSUAL]
     texts += [text for text, problem in PROBLEMS if problem != "late"]
+    texts += [
+        line_of(SPAN, **{"service.name": "a" * (columnar.SERVICE_BYTES_MAX + 1)}),
+        line_of(SPAN).replace("scope", "instrumentationLibrary"),
+        line_of(SPAN)[:-3] + ', "instrumentationLibrarySpans": []}]}',
+    ]
     usual = [line_of({**SPAN, "name": f"usual {number}"}) for number in range(40)]
     batches = (
         [one for text in (*texts, *usual) for one in batch_of([text])]
@@ -177,6 +182,20 @@ def test_unusual_lines_are_left_alone(spark: SparkSession, alone: bool) -> None:
     assert len(found) + len(odd) == len(texts) + len(usual)
     if alone:
         assert len(found) == len(usual)
+
+
+@pytest.mark.parametrize("is_mended", [True, False])
+def test_odd_lines_past_the_bound_are_left_to_flatten(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, is_mended: bool
+) -> None:
+    """An odd line becomes a usual one, unless its values would take more memory than a message."""
+    text = line_of(SPAN).replace("scope", "instrumentationLibrary") + "\n"
+    monkeypatch.setattr(mended_lines, "MESSAGE_BYTES_MAX", len(text) - (not is_mended))
+    schema, _ = ingest.span_schema()
+    (made,) = mended_lines.rows(schema, None, batch_of([text.rstrip()]))
+    assert columnar.is_odd(made) is not is_mended
+    if not is_mended:
+        assert columnar.unpacked(made).column("text").to_pylist() == [text]
 
 
 @pytest.mark.long

@@ -91,7 +91,7 @@ def test_each_form_gives_the_same_spans(tmp_path: Path, form: str, packing: str)
     path.write_bytes(otlp_forms.PACKINGS[packing](otlp_forms.FORMS[form](DOCUMENTS)))
     expected = sorted(text for document in DOCUMENTS for text in spans_of(document))
     assert read(path) == (expected, [])
-    assert files.form_of(path, is_named=False) is not OtlpForm.FOREIGN
+    assert files.probe(path, frozenset()).form is not OtlpForm.FOREIGN
 
 
 VALUES = st.one_of(
@@ -140,8 +140,8 @@ def test_hostile_bytes_never_raise(
     """Any bytes, taken for any form, give rows and no error, each problem under a known reason."""
     path = tmp_path_factory.getbasetemp() / "hostile.jsonl"
     path.write_bytes(beginning + rest)
-    compression, size = files.probe(path)
-    split = files.Split(str(path), compression, 0, size, form)
+    found = files.probe(path, frozenset())
+    split = files.Split(str(path), found.compression, 0, found.size, form)
     rows = [row for batch in foreign_files.read_all([split]) for row in lines.rows_of(batch)]
     for *_, text, problem in rows:
         canonical.canonical(documents(text.decode(errors="replace")))
@@ -192,18 +192,48 @@ def test_signals_beside_spans_are_named() -> None:
     assert len(spans_of(json.loads(line.text))) == 1
 
 
-@pytest.mark.parametrize("letter", ["a", "ü", "\U0001f600"])
-def test_long_service_names_fit_a_folder(letter: str) -> None:
-    """A service's name that no folder can have is shortened, and two of them stay apart."""
-    names = []
-    for end in "12":
-        line = canonical.canonical([document_of(span(1), service=letter * 5000 + end)])
-        assert line is not None
-        about = json.loads(line.text)["resourceSpans"][0]["resource"]
-        names.append(about["attributes"][0]["value"]["stringValue"])
-    assert names[0] != names[1]
-    assert all(name.startswith(letter * 10) for name in names)
-    assert max(len(name.encode()) for name in names) < canonical.SERVICE_BYTES_MAX
+DEEP: dict[str, Any] = {"intValue": "1"}
+for _ in range(300):
+    DEEP = {"arrayValue": {"values": [DEEP]}}
+# Documents whose one span, or what is about it, is made to end the run.
+RUDE: dict[str, tuple[Document, str]] = {
+    "deep span": (document_of(span(1, attributes=[{"key": "k", "value": DEEP}])), "too deeply"),
+    "deep resource": (
+        {
+            "resourceSpans": [
+                {
+                    "resource": {"attributes": [{"key": "k", "value": DEEP}]},
+                    "scopeSpans": [{"spans": [span(1)]}],
+                }
+            ]
+        },
+        "resource has values that are nested too deeply",
+    ),
+    "a name in two spellings": (document_of(span(1, scopeSpans=1, scope_spans=2)), "an array"),
+}
+
+
+@pytest.mark.parametrize("case", RUDE)
+def test_no_span_ends_a_run(case: str) -> None:
+    """What cannot be read of a span is a reason, with its words, and never an error."""
+    document, words = RUDE[case]
+    line = canonical.canonical(documents(json.dumps(document)))
+    assert line is not None
+    assert spans_of(json.loads(line.text)) == []
+    (part,) = line.left_out
+    assert part.reason == canonical.MISTYPED_SPAN
+    assert words in part.excerpt
+    assert f"spanId={1:016x}" in part.excerpt
+
+
+def test_half_a_character_is_no_error() -> None:
+    """Text with half of a pair of surrogates, as JSON may escape it, is kept as it is."""
+    line = canonical.canonical([document_of(span(1, name="\ud800"), service="\udc00")])
+    assert line is not None
+    assert line.left_out == ()
+    assert spans_of(json.loads(line.text)) == spans_of(
+        document_of(span(1, name="\ud800"), service="\udc00")
+    )
 
 
 def test_documents_behind_a_broken_one_are_read() -> None:

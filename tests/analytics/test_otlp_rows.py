@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from analytics.otlp import lines
+from analytics.otlp import flatten as flatten_module
+from analytics.otlp import lines, staging
 from analytics.otlp.flatten import flatten
 from analytics.schema import UNKNOWN_SERVICE
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
 
+# What Linux lets the name of a folder have.
+FOLDER_BYTES_MAX = 255
 SPAN = {
     "traceId": "0AF7651916CD43DD8448EB211C80319C",
     "spanId": "B7AD6B7169203331",
@@ -230,6 +233,20 @@ PROBLEMS: list[tuple[str, str]] = [
     (line_of({k: v for k, v in SPAN.items() if k != "endTimeUnixNano"}), "invalid_time"),
     (line_of({**SPAN, "startTimeUnixNano": "1600000000000000000"}), "late"),
 ]
+
+
+def test_long_names_of_services_fit_a_folder(spark: SparkSession) -> None:
+    """A name that a folder could not have is shortened, and names that differ stay apart; others
+    are kept."""
+    kept = ["a" * flatten_module.SERVICE_BYTES_MAX, "/" * 80, "ü" * 120, "😀" * 60]
+    long = ["a" * 241, "a" * 240 + "b", "/" * 81, "/" * 240, "ü" * 121, "😀" * 60_000]
+    found = rows(spark, [line_of(SPAN, **{"service.name": name}) for name in (*kept, *long)])
+    services = [row.service for row in found]
+    assert services[: len(kept)] == kept
+    assert len(set(services)) == len(services)
+    folders = [f"service={staging.escaped(name)}".encode() for name in services]
+    assert max(map(len, folders)) <= FOLDER_BYTES_MAX
+    assert [name[:55] for name in services[len(kept) :]] == [name[:55] for name in long]
 
 
 def test_problems_are_named(spark: SparkSession) -> None:

@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 
 from analytics import report
-from analytics.report.findings import RULES
+from analytics.report import reading
+from analytics.report.findings import RULES, headlines
+from analytics.report.overview import names_of
+from analytics.report.statements import Name
 from analytics.schema import TABLES
 from tests.analytics import report_pages, report_tables
 
@@ -150,13 +153,13 @@ CASES: dict[str, tuple[Tables, list[tuple[str, str]]]] = {
         ],
     ),
     "single calls that failed push nothing off the page": (
-        {"rpc_red": [red(name, 1, 1) for name in "abc"] + [red("Join", 100, 50)]},
+        {"rpc_red": [red(name, 1, 1) for name in "abc"] + [red("Join", 1000, 50)]},
         [
             (
-                "critical",
-                "Error rate of Join is 50 % (50 of 100 failed; 95 % certain: 40.4 to 59.6 %).",
+                "warning",
+                "Error rate of Join is 5.0 % (50 of 1,000 failed; 95 % certain: 3.8 to 6.5 %).",
             ),
-            ("notice", "Join p99 is 12.0 ms (100 calls)."),
+            ("notice", "Join p99 is 12.0 ms (1,000 calls)."),
             ("notice", "a p99 is 12.0 ms (1 calls)."),
             ("notice", "b p99 is 12.0 ms (1 calls)."),
             ("notice", "Error rate of a is 100 % (1 of 1 failed; 95 % certain: 20.7 to 100.0 %)."),
@@ -361,6 +364,20 @@ def test_rule_says(tmp_path: Path, name: str) -> None:
     assert page.findings() == want
     assert list(report_pages.wrong_numbers(page, tmp_path / "tables")) == []
     assert page.faults == []
+
+
+def test_headlines_stand_on_evidence(tmp_path: Path) -> None:
+    """A single call that failed is not the highest rate of errors, and a limit that may be reached
+    by chance is not the nearest one."""
+    windows = [red("Rare", 1, 1), red("Join", 1000, 50)]
+    report_tables.write(tmp_path, "rpc_red", windows)
+    limits = [grows(2.0, "uncertain"), {**grows(9.0), "section": "users"}]
+    report_tables.write(tmp_path, "growth", limits)
+    tables = reading.load(tmp_path)
+    shown = {each.label: each for each in headlines(tables, names_of(tables))}
+    highest = shown["Highest error rate"]
+    assert (highest.of, highest.number.value) == (Name("Join", "Join"), 0.05)
+    assert shown["Nearest limit in"].number.value == 9.0
 
 
 def test_every_rule_has_a_case() -> None:

@@ -143,3 +143,61 @@ async def test_a_leader_acknowledges_nothing_without_whom_it_may_have_added(tmp_
     await broker.answer({**fetch, "place": place, "epoch": 6})
     await broker.answer({**fetch, "place": place, "epoch": 6, "from": 1, "last": 6})
     assert await writing == {"offset": 0}
+
+
+class CalmSession:
+    """A session that leads everything, and in which nothing changes."""
+
+    broker_id = 1
+    stamp = None
+
+    def __init__(self) -> None:
+        self.replicas: dict[TopicPartition, HeldReplica] = {}
+
+    def leader_epoch(self, partition: TopicPartition) -> int:
+        """Return that it leads."""
+        return 5
+
+    def __aiter__(self) -> CalmSession:
+        return self
+
+    async def __anext__(self) -> None:
+        await asyncio.Event().wait()
+
+
+class GrowingTopics:
+    """Topics of a cluster that places one more partition at the broker during its first report."""
+
+    def __init__(self) -> None:
+        self.topics = self
+        self.broker: ExampleBroker | None = None
+        self.reported: list[int] = []
+        self.all_reported = asyncio.Event()
+
+    async def report_partition_ends(
+        self, stream_id: int, topic_id: int, ends: dict[int, int], *, broker: object
+    ) -> None:
+        """Note the partition, and place the next one."""
+        assert self.broker is not None
+        first = self.broker.replicas[PLACE]
+        self.broker.replicas.setdefault(TopicPartition(1, 2, 1), first)
+        self.reported += ends
+        first.committed += 1
+        if {0, 1} <= {*self.reported}:
+            self.all_reported.set()
+
+
+async def test_partitions_may_come_while_a_report_is_on_its_way(tmp_path: Path) -> None:
+    """The broker goes on, and reports the end of the new partition, too."""
+    topics = GrowingTopics()
+    client, session = cast(Client, topics), cast(BrokerSession, CalmSession())
+    broker = topics.broker = ExampleBroker(client, session, tmp_path)
+    broker.replicas[PLACE] = Replica(tmp_path / "log")
+    broker.replicas[PLACE].committed = 1
+    running = asyncio.ensure_future(broker.run())
+    reporting = asyncio.ensure_future(topics.all_reported.wait())
+    done, _ = await asyncio.wait([running, reporting], return_when=asyncio.FIRST_COMPLETED)
+    running.cancel()
+    reporting.cancel()
+    await asyncio.gather(running, reporting, return_exceptions=True)
+    assert done == {reporting}

@@ -178,6 +178,7 @@ async def lose_three(directory: Path) -> Lost:
         return await lose(cluster)
 
 
+@pytest.mark.long
 @pytest.mark.exhaustive
 async def test_one_replica_founds_three(tmp_path: Path) -> None:
     """Of three killed replicas one directory is left, and three new replicas go on from it."""
@@ -219,6 +220,7 @@ async def test_three_are_lost_and_one_begins(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.long
 @pytest.mark.exhaustive
 async def test_any_revision_of_the_log_can_be_restored(tmp_path: Path) -> None:
     """--to-revision takes the log up to a revision, be it in the midst of an entry."""
@@ -265,6 +267,7 @@ async def write_bulk(address: str, password: str) -> None:
         await channel.close()
 
 
+@pytest.mark.long
 @pytest.mark.exhaustive
 async def test_archived_segments_lead_to_any_time(tmp_path: Path) -> None:
     """With its archive the log of a replica reaches back to its first entry, over all snapshots."""

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analytics.report.evidence import rate_interval
+from analytics.evidence import rate_interval
 
 
 @pytest.mark.parametrize(
